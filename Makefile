@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# make build | demo | test | lint | format | wheel | bench | clean. Every target does its own set-up, in .venv.
+#
+# TORCHLMS_TORCH  the torch to install, e.g. TORCHLMS_TORCH='torch==2.11.*' (default: the newest)
+# PYTHON          the Python that .venv is made with (default: python3)
+# MAX_JOBS        compilers at once (default: what cores and memory allow)
+
+PYTHON ?= python3
+TORCHLMS_TORCH ?= torch
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS := $(or $(MAX_JOBS),$(shell nproc))
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Stamps. The one of torch carries what was asked for, so that another TORCHLMS_TORCH is installed.
+torch_key := $(shell printf '%s' '$(TORCHLMS_TORCH)' | cksum | cut -d' ' -f1)
+venv_done := $(VENV)/.venv-done
+torch_done := $(VENV)/.torch-$(torch_key)-done
+build_done := $(VENV)/.build-done
+lint_done := $(VENV)/.lint-done
+native := $(shell find csrc -name '*.h' -o -name '*.cpp') csrc/sources.txt
+
+.PHONY: build demo test test-cpp test-python lint format tidy wheel bench clean
+.DELETE_ON_ERROR:
+
+build: $(build_done)
+
+$(venv_done):
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip 'setuptools>=77,<82'
+	touch $@
+
+$(torch_done): $(venv_done)
+	$(BIN)/pip install '$(TORCHLMS_TORCH)' torchvision
+	rm -f $(VENV)/.torch-*-done
+	touch $@
+
+# Editable: an edit of a Python file needs no build, and torchlms imports from any folder, this one included.
+# setup.py first, since pip would hide its progress for minutes; pip then finds the objects made.
+$(build_done): $(torch_done) $(native) setup.py pyproject.toml torchlms/_version.py
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[test,examples]'
+	touch $@
+
+$(lint_done): $(build_done) pyproject.toml
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[lint]'
+	touch $@
+
+demo: build
+	$(BIN)/python examples/demo.py
+
+bench: build
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+wheel: $(torch_done)
+	rm -rf build/lib.*
+	$(BIN)/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+test: test-cpp test-python
+
+# C++: all tests, then those of trace, plan and swap under each sanitizer.
+test-cpp: build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest
+
+.PHONY: build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest
+build/cmake-address/ctest: sanitizer := address
+build/cmake-thread/ctest: sanitizer := thread
+build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ctest: $(torch_done)
+	cmake -S . -B build/$* -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DSANITIZE=$(sanitizer)
+	cmake --build build/$* --parallel $(JOBS)
+	ctest --test-dir build/$* --output-on-failure --no-tests=error
+
+test-python: build
+	$(BIN)/pytest
+
+lint: $(lint_done) tidy
+	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure
+
+format: $(lint_done)
+	git ls-files '*.h' '*.cpp' | xargs $(BIN)/clang-format -i
+	git ls-files '*CMakeLists.txt' '*.cmake' | xargs $(BIN)/gersemi -i
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+tidy: $(lint_done)
+	cmake -S . -B build/cmake -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python > /dev/null
+	find csrc -name '*.cpp' | xargs -P $(JOBS) -n 1 $(BIN)/clang-tidy --quiet -p build/cmake
+
+clean:
+	rm -rf build dist $(VENV) *.egg-info torchlms/*.so torchlms/_built_for.py

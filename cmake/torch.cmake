@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Imported target torch::cpu (libtorch_cpu and libc10) and torch_version, for ${Python_EXECUTABLE}'s torch.
+#
+# Not find_package(Torch): for a CUDA build of torch it demands a CUDA toolkit, and with one installed an
+# older NCCL may be linked in place of torch's own.
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+execute_process(
+    COMMAND
+        ${Python_EXECUTABLE} -c
+        "import importlib.util; print(importlib.util.find_spec('torch').submodule_search_locations[0])"
+    OUTPUT_VARIABLE torch_folder
+    OUTPUT_STRIP_TRAILING_WHITESPACE
+    RESULT_VARIABLE failed
+)
+if(failed)
+    message(FATAL_ERROR "${Python_EXECUTABLE} has no torch; name one that has: -DPython_EXECUTABLE=...")
+endif()
+
+file(STRINGS ${torch_folder}/version.py torch_version REGEX "^__version__")
+string(REGEX REPLACE ".*'(.+)'" "\\1" torch_version "${torch_version}")
+
+foreach(name IN ITEMS c10 torch_cpu)
+    add_library(torch::${name} SHARED IMPORTED)
+    set_target_properties(torch::${name} PROPERTIES IMPORTED_LOCATION ${torch_folder}/lib/lib${name}.so)
+endforeach()
+
+add_library(torch::cpu INTERFACE IMPORTED)
+target_link_libraries(torch::cpu INTERFACE torch::torch_cpu torch::c10)
+target_compile_definitions(torch::cpu INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+target_include_directories(
+    torch::cpu
+    SYSTEM
+    INTERFACE ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include
+)
+if(EXISTS ${torch_folder}/lib/libtorch_cuda.so)
+    # The CUDA build's libtorch_cpu needs libraries from other wheels, which the loader finds by rpath.
+    target_link_options(torch::cpu INTERFACE -Wl,--allow-shlib-undefined)
+endif()

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "hooks.h"
+
+#include <ATen/SavedTensorHooks.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
+#include <c10/util/Type.h>
+#include <cstring>
+#include <optional>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <typeinfo>
+
+#include "signature.h"
+
+namespace torchlms {
+
+namespace {
+
+// What one thread has open.
+struct ThreadScope {
+  std::shared_ptr<Session> session;
+  TapePtr tape;
+  int num_entries = 0;
+  int num_disabled = 0;
+  bool has_hooks = false;
+  bool wants_hooks = false; // the tape left a watched program while other hooks lay on the stack
+  size_t stack_size = 0; // of the thread's hook stack at entry
+  std::optional<at::CallbackHandle> observer;
+  std::vector<OpFrame> frames; // ops that have started; the first num_frames are in use
+  size_t num_frames = 0;
+  bool is_busy = false; // torchlms itself is running: nothing is observed
+};
+thread_local ThreadScope scope;
+
+struct DefaultHooks {
+  c10::SafePyObject pack;
+  c10::SafePyObject unpack;
+};
+DefaultHooks* default_hooks = nullptr; // set once at import, leaked: interpreters end in any order
+
+struct StartedOp : at::ObserverContext {
+  explicit StartedOp(size_t frame) : frame(frame) {}
+  const size_t frame;
+};
+
+// Operators by the address of their name. An address may come to hold another name, so the text is
+// compared; events without a schema (Python functions, profiler ranges) map to null.
+const OpName* name_of(const at::RecordFunction& fn) {
+  struct Known {
+    std::string name;
+    std::string overload;
+    std::unique_ptr<OpName> op;
+  };
+  thread_local ska::flat_hash_map<const char*, Known> known_ops;
+  const char* name = fn.name();
+  const char* overload = fn.overload_name();
+  Known& known = known_ops[overload && *overload ? overload : name];
+  if (known.name != name || known.overload != (overload ? overload : "")) {
+    known.name = name;
+    known.overload = overload ? overload : "";
+    known.op = nullptr;
+    if (fn.operator_name()) {
+      known.op = std::make_unique<OpName>();
+      known.op->name = known.overload.empty() ? known.name : known.name + "." + known.overload;
+      known.op->signature = signature_of(known.op->name);
+    }
+  }
+  return known.op.get();
+}
+
+void push_hooks() {
+  at::SavedTensorDefaultHooks::push_hooks(default_hooks->pack, default_hooks->unpack);
+  scope.has_hooks = true;
+}
+
+// Takes out our own layer, wherever in the stack it lies; others stay in their order.
+void remove_hooks() {
+  scope.has_hooks = false;
+  auto state = at::SavedTensorDefaultHooks::get_tls_state();
+  std::stack<std::pair<c10::SafePyObject, c10::SafePyObject>> above;
+  while (!state.stack.empty()) {
+    auto layer = state.stack.top();
+    state.stack.pop();
+    if (layer.first.ptr(&layer.first.pyinterpreter()) == default_hooks->pack.ptr(&layer.first.pyinterpreter())) {
+      break;
+    }
+    above.push(std::move(layer));
+  }
+  for (; !above.empty(); above.pop()) {
+    state.stack.push(above.top());
+  }
+  at::SavedTensorDefaultHooks::set_tls_state(state);
+}
+
+void observe(bool ends);
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  if (!scope.tape || scope.is_busy || scope.num_disabled > 0 || !c10::GradMode::is_enabled() ||
+      c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality)) {
+    return nullptr;
+  }
+  const OpName* op = name_of(fn);
+  if (!op) {
+    return nullptr;
+  }
+  if (scope.num_frames > 0) {
+    scope.frames[scope.num_frames - 1].has_inner = true;
+  }
+  if (scope.num_frames == scope.frames.size()) {
+    scope.frames.emplace_back();
+  }
+  OpFrame& frame = scope.frames[scope.num_frames];
+  frame.op = op;
+  frame.has_inner = false;
+  scope.is_busy = true;
+  const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  if (!scope.tape->op_started(frame, fn.inputs())) {
+    observe(/*ends=*/true); // this op's own end goes unseen; it is in the step's partial record only
+    scope.wants_hooks = true;
+  }
+  if (scope.wants_hooks && !scope.has_hooks &&
+      at::SavedTensorDefaultHooks::get_tls_state().stack.size() == scope.stack_size) {
+    push_hooks(); // on top of the same stack as at entry: the user's own hooks nest as they did
+    scope.wants_hooks = false;
+  }
+  if (scope.tape->mode() == Tape::Mode::kWatching) {
+    return nullptr;
+  }
+  return std::make_unique<StartedOp>(scope.num_frames++);
+}
+
+void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  if (!context || !scope.tape) {
+    return;
+  }
+  const size_t index = static_cast<StartedOp*>(context)->frame;
+  scope.num_frames = std::min(scope.num_frames, index);
+  OpFrame& frame = scope.frames[index];
+  if (frame.has_inner || fn.outputs().empty()) {
+    return; // a composite, or an op that failed
+  }
+  scope.is_busy = true;
+  const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  scope.tape->op_ended(frame, fn.outputs());
+}
+
+void observe(bool ends) {
+  if (scope.observer) {
+    at::removeCallback(*scope.observer);
+  }
+  at::RecordFunctionCallback callback(on_start, ends ? on_end : nullptr);
+  callback.needsInputs(true).needsOutputs(ends).scopes({at::RecordScope::FUNCTION});
+  scope.observer = at::addThreadLocalCallback(callback);
+}
+
+// What runs on this thread, for error messages.
+std::string operation() {
+  if (scope.num_frames > 0) {
+    return scope.frames[scope.num_frames - 1].op->name;
+  }
+  const auto node = torch::autograd::get_current_node();
+  return node ? node->name() : std::string();
+}
+
+void end_scope() {
+  const TapePtr tape = std::exchange(scope.tape, nullptr);
+  const std::shared_ptr<Session> session = std::exchange(scope.session, nullptr);
+  if (scope.observer) {
+    at::removeCallback(*scope.observer);
+    scope.observer.reset();
+  }
+  if (scope.has_hooks) {
+    remove_hooks();
+  }
+  scope.wants_hooks = false;
+  scope.num_frames = 0;
+  if (tape) {
+    session->close_tape(tape);
+  }
+}
+
+} // namespace
+
+void set_default_hooks(c10::SafePyObject pack, c10::SafePyObject unpack) {
+  at::SavedTensorDefaultHooks::lazy_initialize();
+  default_hooks = new DefaultHooks{std::move(pack), std::move(unpack)};
+  Session::set_operation_namer(operation);
+}
+
+void enter_scope(const std::shared_ptr<Session>& session) {
+  if (scope.num_entries > 0) {
+    TORCH_CHECK_VALUE(
+        scope.session == session,
+        "torchlms: offload(",
+        session->options().name,
+        ") was entered inside an open offload(",
+        scope.session->options().name,
+        "); nested scopes must have equal settings");
+    ++scope.num_entries;
+    return;
+  }
+  TapePtr tape = session->open_tape();
+  scope.session = session;
+  scope.num_entries = 1;
+  if (!tape || !at::SavedTensorDefaultHooks::is_enabled()) {
+    if (tape) {
+      session->close_tape(tape);
+    }
+    return;
+  }
+  scope.tape = std::move(tape);
+  scope.stack_size = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
+  const bool watches = scope.tape->mode() == Tape::Mode::kWatching;
+  observe(/*ends=*/!watches);
+  if (!watches && scope.num_disabled == 0) {
+    push_hooks();
+  }
+}
+
+void exit_scope(const std::shared_ptr<Session>& session) {
+  if (scope.num_entries == 0 || scope.session != session || --scope.num_entries > 0) {
+    return;
+  }
+  end_scope();
+}
+
+void enter_disabled() {
+  if (scope.num_disabled++ == 0 && scope.has_hooks) {
+    remove_hooks();
+    scope.wants_hooks = true;
+  }
+}
+
+void exit_disabled() {
+  if (scope.num_disabled > 0 && --scope.num_disabled == 0 && scope.wants_hooks && scope.tape) {
+    push_hooks();
+    scope.wants_hooks = false;
+  }
+}
+
+Tape* current_tape() {
+  return scope.num_disabled > 0 ? nullptr : scope.tape.get();
+}
+
+CopyOut copy_out_for_current_node() {
+  // Nodes of PyTorch's own derivatives never hand back or write what they were given; a custom
+  // Function may. Node is the base of all of them: its name() is the demangled type.
+  const auto node = torch::autograd::get_current_node();
+  if (!node) {
+    return CopyOut::kNever;
+  }
+  const torch::autograd::Node& current = *node;
+  if (std::strstr(typeid(current).name(), "torch8autograd9generated") != nullptr) {
+    return CopyOut::kNever;
+  }
+  return torch::autograd::get_current_graph_task_keep_graph() ? CopyOut::kAlways : CopyOut::kIfShared;
+}
+
+} // namespace torchlms

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "packed.h"
+
+#include <c10/core/DispatchKeySet.h>
+#include <cstring>
+
+#include "signature.h"
+#include "tape.h"
+
+namespace torchlms {
+
+// Note [Handles]
+//
+// A handle never owns a Tensor: dropping a Tensor that Python knows takes the GIL, and a saved output
+// that refers to its own graph would never be freed. It owns a share in a StorageState, which owns one
+// c10::Storage, and rebuilds a tensor from geometry at each unpack. The version counter is shared with
+// the program's tensor, so in-place changes after the pack are seen at unpack, as in plain PyTorch.
+
+View::View(const at::Tensor& tensor)
+    : sizes(tensor.sizes().begin(), tensor.sizes().end()),
+      strides(tensor.strides().begin(), tensor.strides().end()),
+      storage_offset(tensor.storage_offset()),
+      dtype(tensor.dtype()),
+      device(tensor.device()),
+      is_conj(tensor.is_conj()),
+      is_neg(tensor.is_neg()) {}
+
+at::Tensor View::over(c10::Storage storage) const {
+  c10::DispatchKeySet keys(c10::computeDispatchKey(c10::typeMetaToScalarType(dtype), c10::kStrided, device));
+  if (is_conj) {
+    keys = keys.add(c10::DispatchKey::Conjugate);
+  }
+  if (is_neg) {
+    keys = keys.add(c10::DispatchKey::Negative);
+  }
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, dtype);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, storage_offset);
+  return tensor;
+}
+
+at::Tensor View::copy_of(const c10::Storage& storage) const {
+  View own = *this;
+  own.storage_offset = 0;
+  const Bytes span = span_bytes();
+  c10::Storage copy(
+      c10::Storage::use_byte_size_t(), static_cast<size_t>(span), c10::GetAllocator(device.type()), true);
+  if (span > 0) {
+    const Bytes offset = storage_offset * static_cast<Bytes>(dtype.itemsize());
+    std::memcpy(copy.mutable_data(), static_cast<const char*>(storage.data()) + offset, static_cast<size_t>(span));
+  }
+  return own.over(std::move(copy));
+}
+
+Bytes View::span_bytes() const {
+  int64_t last = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) {
+      return 0;
+    }
+    last += (sizes[i] - 1) * strides[i];
+  }
+  return (last + 1) * static_cast<Bytes>(dtype.itemsize());
+}
+
+Packed::Packed(
+    std::shared_ptr<Tape> tape,
+    StorageStatePtr state,
+    StorageId storage,
+    const at::Tensor& tensor)
+    : tape_(std::move(tape)), state_(std::move(state)), storage_(storage), view_(tensor) {
+  if (!tensor.is_inference()) {
+    version_counter_ = tensor.unsafeGetTensorImpl()->version_counter();
+    version_ = version_counter_.current_version();
+  }
+}
+
+Packed::~Packed() {
+  tape_->handle_died(storage_);
+}
+
+void Packed::check_version() const {
+  if (!version_counter_.enabled() || version_counter_.current_version() == version_) {
+    return;
+  }
+  TORCH_CHECK(
+      false,
+      "one of the variables needed for gradient computation has been modified by an inplace operation: [",
+      view_.dtype.name(),
+      " ",
+      c10::IntArrayRef(view_.sizes),
+      "] is at version ",
+      version_counter_.current_version(),
+      "; expected version ",
+      version_,
+      " instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
+      "with torch.autograd.set_detect_anomaly(True).");
+}
+
+bool Packed::is_ready() const {
+  return tape_->is_ready(storage_);
+}
+
+at::Tensor Packed::unpack(CopyOut copy_out, const SwapEngine::InterruptFn& interrupt) {
+  check_version();
+  c10::Storage storage = tape_->unpack(storage_, state_, interrupt);
+  // AccumulateGrad keeps a tensor that a custom Function returns when it looks unshared, and adds into
+  // it later: such a Function must not get bytes that somebody else reads.
+  const bool copies = copy_out == CopyOut::kAlways ||
+      (copy_out == CopyOut::kIfShared && tape_->has_other_readers(storage_, storage));
+  return copies ? view_.copy_of(storage) : view_.over(std::move(storage));
+}
+
+uint64_t checksum_of(const void* data, Bytes size) {
+  // Four independent lanes: as fast as memory.
+  uint64_t lanes[4] = {1, 2, 3, 4};
+  const char* bytes = static_cast<const char*>(data);
+  Bytes i = 0;
+  for (; i + 32 <= size; i += 32) {
+    uint64_t words[4];
+    std::memcpy(words, bytes + i, 32);
+    for (int lane = 0; lane < 4; ++lane) {
+      lanes[lane] = mix(lanes[lane], words[lane]);
+    }
+  }
+  uint64_t hash = mix(mix(lanes[0], lanes[1]), mix(lanes[2], lanes[3]));
+  for (; i < size; ++i) {
+    hash = mix(hash, static_cast<unsigned char>(bytes[i]));
+  }
+  return hash;
+}
+
+} // namespace torchlms

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+#include <memory>
+
+#include "swap/swap_engine.h"
+#include "trace/types.h"
+
+namespace torchlms {
+
+class Tape;
+
+// A saved tensor's geometry over its storage, strides exact.
+struct View {
+  explicit View(const at::Tensor& tensor);
+  // A fresh tensor over `storage` with this geometry, no autograd state.
+  at::Tensor over(c10::Storage storage) const;
+  // The same over bytes of its own, strides exact. Requires: the device's memory is host memory.
+  at::Tensor copy_of(const c10::Storage& storage) const;
+  Bytes span_bytes() const; // from the first to the last element
+
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+  int64_t storage_offset;
+  caffe2::TypeMeta dtype;
+  c10::Device device;
+  bool is_conj;
+  bool is_neg;
+};
+
+// When unpack hands out a copy of its own instead of a tensor over the saved storage.
+enum class CopyOut : uint8_t {
+  kNever,
+  kIfShared, // when anything else will read the storage
+  kAlways,
+};
+
+// What autograd stores in place of a tensor that it saves: geometry, version, and a share in the
+// storage's state. Its destructor gives up that share, and with the last one device, host and disk
+// bytes are freed, on whatever thread that is. unpack() may be called any number of times, from any
+// thread. See Note [Handles] in packed.cpp.
+class Packed {
+ public:
+  Packed(std::shared_ptr<Tape> tape, StorageStatePtr state, StorageId storage, const at::Tensor& tensor);
+  ~Packed();
+  Packed(const Packed&) = delete;
+  Packed& operator=(const Packed&) = delete;
+
+  // Throws c10::Error when the tensor was changed in place since it was packed (the text is plain
+  // PyTorch's), DiskError, c10::OutOfMemoryError.
+  at::Tensor unpack(CopyOut copy_out, const SwapEngine::InterruptFn& interrupt);
+  // The unpack needs no wait, so that the caller need not release its locks.
+  bool is_ready() const;
+
+ private:
+  void check_version() const;
+
+  const std::shared_ptr<Tape> tape_;
+  const StorageStatePtr state_;
+  const StorageId storage_;
+  const View view_;
+  c10::VariableVersion version_counter_;
+  uint32_t version_ = 0;
+};
+
+// Of the bytes [data, data + size).
+uint64_t checksum_of(const void* data, Bytes size);
+
+} // namespace torchlms

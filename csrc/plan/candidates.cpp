@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "plan/candidates.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+namespace torchlms {
+
+namespace {
+
+std::optional<Candidate> candidate(const Trace& trace, StorageId id) {
+  const StorageRecord& storage = trace.storages[id];
+  if (!storage.is_managed || storage.is_root || storage.first_pack == kNone ||
+      storage.dead < storage.first_pack) {
+    return std::nullopt;
+  }
+  Candidate result;
+  result.storage = id;
+  result.size_bytes = storage.size_bytes;
+  result.dead = storage.dead;
+  result.first_unpack = storage.first_unpack;
+  if (storage.first_unpack != kNone) {
+    if (storage.first_unpack < trace.forward_end) {
+      return std::nullopt; // nothing is brought back inside the forward pass
+    }
+    result.gap_last = storage.first_unpack - 1;
+    result.distance_us = trace.events[storage.first_unpack].time_us - trace.events[storage.dead].time_us;
+  } else {
+    result.gap_last = storage.freed != kNone ? storage.freed : static_cast<EventId>(trace.events.size()) - 1;
+    result.distance_us = std::numeric_limits<double>::infinity();
+  }
+  if (result.gap_last <= result.dead) {
+    return std::nullopt;
+  }
+  return result;
+}
+
+} // namespace
+
+std::vector<Candidate> swap_candidates(const Trace& trace) {
+  std::vector<Candidate> candidates;
+  for (size_t i = 0; i < trace.storages.size(); ++i) {
+    if (const auto found = candidate(trace, static_cast<StorageId>(i))) {
+      candidates.push_back(*found);
+    }
+  }
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return a.dead < b.dead;
+  });
+  return candidates;
+}
+
+std::vector<Bytes> held_when_kept(const Trace& trace) {
+  std::vector<Bytes> change(trace.events.size() + 1, 0); // after an event, at the place of the next
+  for (const StorageRecord& storage : trace.storages) {
+    if (storage.is_managed && storage.first_pack != kNone) {
+      change[storage.first_pack + 1] += storage.size_bytes;
+      if (storage.freed != kNone) {
+        change[storage.freed + 1] -= storage.size_bytes;
+      }
+    }
+  }
+  std::vector<Bytes> held(trace.events.size());
+  Bytes resident = 0;
+  for (size_t i = 0; i < held.size(); ++i) {
+    resident += change[i];
+    held[i] = trace.events[i].base_peak_bytes + resident;
+  }
+  return held;
+}
+
+} // namespace torchlms

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "plan/planner.h"
+
+#include <algorithm>
+
+#include "plan/simulator.h"
+#include "plan/swap_by_distance.h"
+#include "plan/swap_schedule.h"
+
+namespace torchlms {
+
+namespace {
+
+Plan keep_everything(const Trace& trace) {
+  Plan plan;
+  plan.actions.resize(trace.storages.size());
+  return plan;
+}
+
+} // namespace
+
+Floor floor_of(const Trace& trace) {
+  const SwapSchedule schedule(trace);
+  const std::vector<Bytes> held = schedule.held_on_demand(Selection(schedule.candidates().size(), 1));
+  const auto highest = std::max_element(held.begin(), held.end());
+  if (highest == held.end()) {
+    return {};
+  }
+  return {*highest, static_cast<EventId>(highest - held.begin())};
+}
+
+std::string name_of_event(const Trace& trace, EventId event) {
+  if (event == kNone) {
+    return "";
+  }
+  if (event >= trace.forward_end) {
+    return trace.backward_peak_node.empty() ? "backward" : trace.backward_peak_node;
+  }
+  // An op's event comes when it has returned: packs before it belong to it.
+  for (EventId id = event; id < trace.forward_end; ++id) {
+    if (trace.events[id].kind == EventKind::kOp) {
+      return trace.name(trace.ops[trace.events[id].subject]);
+    }
+  }
+  return "end of forward";
+}
+
+Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& request) {
+  const Floor floor = floor_of(trace);
+  const bool moves_all = request.budget_bytes == 0;
+  const Bytes budget = moves_all ? floor.bytes : request.budget_bytes - request.base_delta_bytes;
+  Plan plan;
+  if (moves_all || budget < floor.bytes) {
+    plan = swap_everything(trace, costs, floor.bytes);
+  } else if (trace.unlimited_peak_bytes() <= budget) {
+    plan = keep_everything(trace);
+  } else {
+    plan = swap_by_distance(trace, costs, floor.bytes, budget);
+  }
+  plan.policy = "swap";
+  plan.signature = trace.signature();
+  plan.budget_bytes = budget + request.base_delta_bytes;
+  plan.base_delta_bytes = request.base_delta_bytes;
+  plan.fits = budget >= floor.bytes;
+  plan.floor_bytes = floor.bytes + request.base_delta_bytes;
+  plan.floor_op = name_of_event(trace, floor.event);
+  const Timeline timeline = simulate(trace, plan, costs);
+  plan.predicted_peak_bytes = timeline.peak_bytes;
+  plan.predicted_step_us = timeline.step_us;
+  plan.predicted_stall_us = timeline.stall_us;
+  return plan;
+}
+
+} // namespace torchlms

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/cost_model.h"
+#include "program.h"
+#include "report.h"
+#include "swap/swap_engine.h"
+#include "tape.h"
+
+namespace torchlms {
+
+enum class Policy : uint8_t { kAuto, kSwap, kOff };
+
+struct SessionOptions {
+  std::string name; // for messages: the settings as the user wrote them
+  c10::DeviceType device = c10::kCPU;
+  Policy policy = Policy::kAuto;
+  Bytes budget_bytes = 0; // 0: as little as possible
+  std::string disk_path; // folder of the disk tier
+  Bytes disk_budget_bytes = 0; // 0: 0.8 of what is free
+  double link_limit_bytes_per_s = 0; // per direction; 0: none
+  Bytes min_offload_bytes = Bytes{1} << 20; // smaller storages are never moved
+  bool verify = false; // checksum every saved storage
+};
+
+// The budget is below what the program needs at one of its ops, whatever is moved.
+class BudgetError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Joins recorder, planner and executors for one set of options: opens a tape per scope, turns the
+// steps that tapes recorded into programs with plans, and holds the device's budget.
+//
+// Thread-safe. Owned by its creator and by every tape, so it outlives the graphs it serves. Locks:
+// Tape, then Session, then SwapEngine; never the GIL. At most one session holds a device.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  // Throws DiskError when the disk tier cannot be set up.
+  static std::shared_ptr<Session> create(SessionOptions options);
+  ~Session();
+
+  // Enters a scope: takes the device, plans what has been recorded, and hands out the tape. Throws
+  // BudgetError; c10::ValueError when another session with live saved tensors holds the device.
+  TapePtr open_tape();
+  // Leaves it.
+  void close_tape(const TapePtr& tape);
+  // Joins the passes until the next call into one step (gradient accumulation).
+  void step_boundary();
+
+  const SessionOptions& options() const {
+    return options_;
+  }
+  SwapEngine& engine() {
+    return *engine_;
+  }
+  bool is_off() const {
+    return options_.policy == Policy::kOff;
+  }
+  bool holds_minimum() const {
+    return options_.budget_bytes == 0;
+  }
+  Bytes budget_bytes() const; // as it applies now: "min" is the floor once that is known
+  bool is_busy() const; // an open scope or live saved tensors
+
+  // Objects through which the user can still use this session. Without any, and when it is not busy,
+  // the budget ends at the first allocation that would not fit.
+  void add_user();
+  void remove_user();
+
+  Report report();
+  std::string timeline_json();
+  ProgramPtr latest_program(); // the plan of the step that ran last, or null
+  std::shared_ptr<const Trace> latest_trace();
+  // Makes `program` the one to be followed. Steps that differ raise c10::ValueError.
+  void load(ProgramPtr program);
+
+  // Messages for the log since the last call: level as in Python's logging, text.
+  std::vector<std::pair<int, std::string>> take_log();
+
+  // Name of the op or autograd node that runs on this thread, for messages; "" when unknown. The
+  // frontend that observes ops provides it.
+  static std::string current_operation();
+  static void set_operation_namer(std::string (*namer)());
+  // Throws a disk error out of an allocation in the form that the frontend can pass through ops.
+  static void set_disk_error_thrower(void (*thrower)(const DiskError&));
+
+  // For Tape.
+  void note_peak(Bytes held);
+  void note_external(const c10::Storage& storage);
+  void program_changed(const char* where, int32_t op);
+  void relieve(Bytes margin);
+  void step_finished(Tape::Outcome outcome);
+
+ private:
+  explicit Session(SessionOptions options);
+  void take_device();
+  void apply_budget();
+  bool reclaim(Bytes needed);
+  std::string describe(Bytes requested);
+  void finish_open_steps();
+
+  // All below in session_steps.cpp; mutex_ held.
+  void learn_all();
+  void learn(Tape::Outcome& outcome);
+  void learn_costs();
+  void measure_link();
+  void publish(const Tape::Outcome& outcome);
+  void publish_off_step();
+  void plan(Bytes entry_bytes);
+  ProgramPtr make_program(Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes);
+  void check_fits(const Program& program) const;
+  void remember(ProgramPtr program);
+  void log(int level, std::string text);
+
+  const SessionOptions options_;
+  Device& device_;
+  std::unique_ptr<SwapEngine> engine_;
+  std::atomic<int> num_open_{0};
+  std::atomic<int> num_users_{0};
+  std::atomic<Bytes> step_peak_{0}; // since the last scope entry
+  std::atomic<Bytes> minimum_bytes_{0}; // what "min" came to; 0: not known yet
+  std::atomic<Bytes> external_bytes_{0};
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<std::weak_ptr<Tape>> tapes_; // with an open scope or live handles
+  std::vector<Tape::Outcome> finished_; // steps nobody has learnt from yet
+  struct Recorded {
+    Trace trace;
+    std::vector<uint64_t> geometry;
+  };
+  std::vector<Recorded> recorded_; // steps that want a plan at the next scope entry
+  std::vector<ProgramPtr> programs_; // most recent first
+  bool has_loaded_plan_ = false; // from a file: steps must follow it
+  bool records_next_ = false; // the last step left a watched program: hooks on, whatever is planned
+  bool warned_changed_ = false;
+  std::string broken_plan_; // where the step left a loaded plan; raised at the next scope entry
+  CostModel costs_;
+  bool knows_out_cost_ = false;
+  bool knows_in_cost_ = false;
+  std::map<uint64_t, std::vector<double>> measured_us_; // by signature: executed steps under its plan
+  std::set<uint64_t> replanned_; // signatures whose plan was corrected once
+  int64_t num_steps_ = 0;
+  bool joins_passes_ = false; // step_boundary() was called once: it ends steps
+  Report report_; // of the step that ended last
+  Report joined_; // of the passes since the last boundary
+  double plan_us_ = 0; // spent on the plan that applies now
+  std::shared_ptr<const Trace> latest_trace_;
+  std::vector<std::pair<double, Bytes>> memory_; // of the step that ended last
+  double forward_us_ = 0;
+  int64_t link_start_us_ = 0;
+  std::vector<TransferRecord> link_records_;
+  std::map<const c10::StorageImpl*, std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, Bytes>> external_;
+  std::vector<std::pair<int, std::string>> log_;
+};
+
+} // namespace torchlms

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a session learns from the steps that have run, and the plans it makes of them.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "human.h"
+#include "plan/planner.h"
+#include "session.h"
+#include "swap/disk_probe.h"
+#include "trace/json.h"
+
+namespace torchlms {
+
+namespace {
+
+constexpr size_t kMostPrograms = 8;
+constexpr double kTolerance = 0.05; // a plan whose time is further off is made once more
+constexpr Bytes kEnoughBytes = Bytes{32} << 20; // transfers that a bandwidth can be told from
+
+double median(std::vector<double> samples) {
+  const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+Report::LinkUse link_use(const LinkStats& stats) {
+  Report::LinkUse use;
+  use.bytes = stats.bytes;
+  use.busy_us = stats.busy_us;
+  use.bandwidth_bytes_per_s = stats.busy_us > 0 ? static_cast<double>(stats.bytes) * 1e6 / stats.busy_us : 0;
+  use.late = stats.num_late;
+  use.wait_us_p50 = stats.wait_us_p50;
+  use.wait_us_p99 = stats.wait_us_p99;
+  return use;
+}
+
+void add(Report::LinkUse& sum, const Report::LinkUse& use) {
+  sum.bytes += use.bytes;
+  sum.busy_us += use.busy_us;
+  sum.bandwidth_bytes_per_s = sum.busy_us > 0 ? static_cast<double>(sum.bytes) * 1e6 / sum.busy_us : 0;
+  sum.late += use.late;
+  sum.wait_us_p50 = std::max(sum.wait_us_p50, use.wait_us_p50);
+  sum.wait_us_p99 = std::max(sum.wait_us_p99, use.wait_us_p99);
+}
+
+} // namespace
+
+void Session::learn_all() {
+  for (Tape::Outcome& outcome : finished_) {
+    learn(outcome);
+  }
+  finished_.clear();
+}
+
+void Session::learn(Tape::Outcome& outcome) {
+  learn_costs();
+  records_next_ = !outcome.is_complete && !outcome.was_watched;
+  if (outcome.followed) {
+    const uint64_t signature = outcome.followed->trace().signature();
+    remember(outcome.followed);
+    if (!outcome.was_watched) {
+      measured_us_[signature].push_back(outcome.step_us + outcome.stall_us);
+    }
+  }
+  publish(outcome);
+  if (outcome.was_watched || !outcome.is_complete) {
+    return;
+  }
+  latest_trace_ = std::make_shared<const Trace>(outcome.trace);
+  if (!outcome.followed) {
+    recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
+    return;
+  }
+  // The first executed step still pays for first touches; the second tells how good the prediction is.
+  const auto& measured = measured_us_[outcome.trace.signature()];
+  const double predicted = outcome.followed->plan().predicted_step_us;
+  const bool is_off = std::abs(measured.back() - predicted) > kTolerance * predicted;
+  outcome.trace.backward_peak_node = outcome.followed->trace().backward_peak_node; // named while recording only
+  if (measured.size() == 2 && is_off && !has_loaded_plan_ && replanned_.insert(outcome.trace.signature()).second) {
+    recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
+  }
+}
+
+void Session::learn_costs() {
+  const auto update = [](const LinkStats& stats, double& bytes_per_s, bool& is_known) {
+    if (stats.bytes >= kEnoughBytes && stats.busy_us > 0) {
+      bytes_per_s = static_cast<double>(stats.bytes) * 1e6 / stats.busy_us;
+      is_known = true;
+    }
+  };
+  update(engine_->link().stats(Direction::kOut), costs_.out_bytes_per_s, knows_out_cost_);
+  update(engine_->link().stats(Direction::kIn), costs_.in_bytes_per_s, knows_in_cost_);
+}
+
+void Session::measure_link() {
+  if ((knows_out_cost_ && knows_in_cost_) || options_.link_limit_bytes_per_s > 0) {
+    return;
+  }
+  const DiskSpeed speed = measure_disk(engine_->store(), engine_->link(), kEnoughBytes);
+  costs_.out_bytes_per_s = speed.out_bytes_per_s;
+  costs_.in_bytes_per_s = speed.in_bytes_per_s;
+  knows_out_cost_ = knows_in_cost_ = true;
+  engine_->link().reset_stats();
+  engine_->link().take_records();
+}
+
+void Session::publish(const Tape::Outcome& outcome) {
+  const Link& link = engine_->link();
+  Report& report = joins_passes_ ? joined_ : report_;
+  if (!joins_passes_) {
+    report = Report();
+    ++num_steps_;
+  }
+  report.step = num_steps_;
+  report.state = outcome.followed ? "executing" : "recording";
+  report.policy = options_.policy == Policy::kAuto ? "auto" : "swap";
+  report.peak_bytes = std::max<Bytes>(report.peak_bytes, step_peak_ + external_bytes_);
+  const Trace& trace = outcome.was_watched ? outcome.followed->trace() : outcome.trace;
+  if (outcome.is_complete || outcome.was_watched) {
+    report.unlimited_peak_bytes = std::max(report.unlimited_peak_bytes.value_or(0), trace.unlimited_peak_bytes());
+  }
+  report.kept_bytes += outcome.was_watched ? trace.saved_bytes() : outcome.kept_bytes;
+  report.swapped_bytes += outcome.swapped_bytes;
+  report.saved_bytes = report.kept_bytes + report.swapped_bytes + report.recomputed_bytes;
+  report.deduplicated_bytes += outcome.deduplicated_bytes;
+  report.stall_us += outcome.stall_us;
+  report.plan_us = plan_us_;
+  add(report.out, link_use(link.stats(Direction::kOut)));
+  add(report.in, link_use(link.stats(Direction::kIn)));
+  for (const auto& [reason, count] : outcome.not_planned) {
+    report.not_planned[reason] += count;
+  }
+  if (outcome.followed) {
+    const Plan& plan = outcome.followed->plan();
+    report.predicted_peak_bytes = plan.predicted_peak_bytes;
+    report.predicted_step_us = plan.predicted_step_us;
+    report.floor_bytes = plan.floor_bytes;
+    report.floor_op = plan.floor_op;
+    const auto measured = measured_us_.find(outcome.followed->trace().signature());
+    if (measured != measured_us_.end()) {
+      report.measured_step_us = median(measured->second);
+    }
+  } else {
+    report.measured_step_us = outcome.step_us + outcome.stall_us;
+  }
+  memory_ = outcome.memory;
+  forward_us_ = outcome.forward_us;
+  link_start_us_ = outcome.link_start_us;
+  link_records_ = engine_->link().take_records();
+  engine_->link().reset_stats();
+}
+
+void Session::publish_off_step() {
+  report_ = Report();
+  report_.step = num_steps_++;
+  report_.state = "off";
+  report_.policy = "off";
+  report_.peak_bytes = step_peak_;
+  step_peak_ = device_.held_bytes();
+}
+
+void Session::plan(Bytes entry_bytes) {
+  const double most_drift = 0.01 * static_cast<double>(std::max<Bytes>(budget_bytes(), 1));
+  std::vector<Recorded> wanted = std::exchange(recorded_, {});
+  for (const ProgramPtr& program : programs_) {
+    if (std::abs(static_cast<double>(entry_bytes - program->entry_bytes())) > most_drift && !has_loaded_plan_) {
+      wanted.insert(wanted.begin(), {program->trace(), program->geometry()});
+    }
+  }
+  for (Recorded& recorded : wanted) {
+    remember(make_program(std::move(recorded.trace), std::move(recorded.geometry), entry_bytes));
+  }
+}
+
+ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes) {
+  const auto start = std::chrono::steady_clock::now();
+  PlanRequest request;
+  request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_;
+  request.base_delta_bytes = entry_bytes - trace.entry_bytes;
+  const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
+  const bool has_room = !options_.verify && static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
+  if (!has_room) {
+    measure_link();
+  }
+  Plan plan = make_plan(trace, costs_, request);
+  const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
+  plan_us_ = elapsed.count();
+  measured_us_.erase(trace.signature());
+  if (holds_minimum()) {
+    minimum_bytes_ = plan.floor_bytes;
+  }
+  auto program =
+      std::make_shared<const Program>(std::move(trace), std::move(plan), std::move(geometry), entry_bytes, has_room);
+  check_fits(*program);
+  return program;
+}
+
+void Session::check_fits(const Program& program) const {
+  const Plan& plan = program.plan();
+  if (plan.fits || holds_minimum() || program.entry_bytes() <= program.trace().entry_bytes) {
+    return; // what was recorded inside this budget can run in it again
+  }
+  throw BudgetError(
+      "out of memory. DefaultCPUAllocator: can't allocate memory: the budget of " + human_bytes(options_.budget_bytes) +
+      " (" + std::to_string(options_.budget_bytes) + " bytes) is below what this program needs at " + plan.floor_op +
+      ", whatever is moved: the smallest budget that works is " + human_bytes(plan.floor_bytes) + " (at least " +
+      std::to_string(plan.floor_bytes) + " bytes)");
+}
+
+void Session::remember(ProgramPtr program) {
+  std::erase_if(programs_, [&](const ProgramPtr& known) {
+    return known->trace().signature() == program->trace().signature();
+  });
+  if (!program->plan().fits && !holds_minimum()) {
+    return; // reactive swapping does what can be done
+  }
+  programs_.insert(programs_.begin(), std::move(program));
+  if (programs_.size() > kMostPrograms) {
+    programs_.pop_back();
+  }
+}
+
+Report Session::report() {
+  finish_open_steps();
+  const std::lock_guard lock(mutex_);
+  note_peak(device_.take_peaks().held);
+  if (is_off()) {
+    publish_off_step();
+  } else {
+    learn_all();
+  }
+  Report report = report_;
+  report.peak_bytes = std::max<Bytes>(report.peak_bytes, step_peak_ + external_bytes_);
+  report.budget_bytes = budget_bytes();
+  report.uncounted_bytes = external_bytes_;
+  report.disk_bytes = engine_->store().peak_bytes();
+  const SwapEngine::Stats stats = engine_->stats();
+  report.disk_written_total_bytes = stats.swapped_out_bytes;
+  report.num_evictions = stats.num_evictions;
+  if (report.policy.empty()) {
+    report.policy = options_.policy == Policy::kAuto ? "auto" : "swap";
+  }
+  return report;
+}
+
+std::string Session::timeline_json() {
+  finish_open_steps();
+  const std::lock_guard lock(mutex_);
+  learn_all();
+  JsonWriter json;
+  json.begin_object().field("budget_bytes", budget_bytes()).field("forward_end_us", forward_us_);
+  json.key("memory").begin_array();
+  for (const auto& [time_us, held] : memory_) {
+    json.begin_array().value(time_us).value(held + external_bytes_).end_array();
+  }
+  json.end_array().key("unlimited").begin_array();
+  if (latest_trace_ && latest_trace_->events.size() <= memory_.size()) {
+    Bytes managed = 0;
+    for (size_t i = 0; i < latest_trace_->events.size(); ++i) {
+      const Event& event = latest_trace_->events[i];
+      json.begin_array().value(memory_[i].first).value(event.base_peak_bytes + managed + external_bytes_).end_array();
+      const bool is_managed = event.kind != EventKind::kOp && latest_trace_->storages[event.subject].is_managed;
+      if (is_managed && latest_trace_->storages[event.subject].first_pack == static_cast<EventId>(i)) {
+        managed += latest_trace_->storages[event.subject].size_bytes;
+      } else if (is_managed && event.kind == EventKind::kFree) {
+        managed -= latest_trace_->storages[event.subject].size_bytes;
+      }
+    }
+  }
+  json.end_array().key("link").begin_array();
+  for (const TransferRecord& record : link_records_) {
+    json.begin_array()
+        .value(record.direction == Direction::kOut ? "out" : "in")
+        .value(record.start_us - link_start_us_)
+        .value(record.end_us - link_start_us_)
+        .value(record.bytes)
+        .end_array();
+  }
+  json.end_array().end_object();
+  return json.take();
+}
+
+ProgramPtr Session::latest_program() {
+  finish_open_steps();
+  const std::lock_guard lock(mutex_);
+  learn_all();
+  if (!recorded_.empty()) {
+    const Bytes entry_bytes = recorded_.back().trace.entry_bytes;
+    plan(entry_bytes);
+  }
+  return programs_.empty() ? nullptr : programs_.front();
+}
+
+std::shared_ptr<const Trace> Session::latest_trace() {
+  finish_open_steps();
+  const std::lock_guard lock(mutex_);
+  learn_all();
+  return latest_trace_;
+}
+
+void Session::load(ProgramPtr program) {
+  const std::lock_guard lock(mutex_);
+  programs_ = {std::move(program)};
+  has_loaded_plan_ = true;
+}
+
+} // namespace torchlms

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "swap/swap_engine.h"
+
+#include <chrono>
+#include <utility>
+
+#include <c10/util/ScopeExit.h>
+
+namespace torchlms {
+
+// Note [Swap engine]
+//
+// One storage moves through these states; every transition happens under SwapEngine::mutex_.
+//
+//   from          to            when                                        by
+//   kDevice       kSwappingOut  swap_out, reclaim or relieve found that     the caller
+//                               ours is the only reference
+//   kSwappingOut  kSwappedOut   the last chunk is written; then, and only   link thread
+//                               then, the device block is freed
+//   kSwappingOut  kDevice       acquire came first (the copy is cancelled   acquirer
+//                               and its extent dropped), or a write failed  link thread
+//   kSwappedOut   kSwappingIn   prefetch or demand, block already allocated the caller
+//   kSwappingIn   kDevice       the last chunk is read                      link thread
+//   kSwappingIn   kSwappedOut   a read failed; the block is freed           link thread
+//   kDevice       kSwappedOut   prefetched too early and evicted before its reclaimer
+//                               first use: the extent still holds the bytes
+//   any           discarded     the last handle died                        its destructor
+//
+// A copy in flight keeps its StorageState, and so the block and the extent, alive; the chunk
+// functions touch only the raw pointer and the extent that they were given. Blocks are freed outside
+// mutex_, and managed bytes are lowered after the free and raised before the allocation, so that
+// held - managed never shows a peak that is not there.
+
+namespace {
+
+std::shared_ptr<DiskExtent> share(DiskExtent extent) {
+  return std::make_shared<DiskExtent>(std::move(extent));
+}
+
+} // namespace
+
+StorageState::StorageState(c10::Storage storage, Bytes size_bytes, int64_t order, bool is_managed)
+    : size_bytes(size_bytes),
+      storage_bytes(static_cast<Bytes>(storage.nbytes())),
+      order(order),
+      is_managed(is_managed),
+      device_copy_(std::move(storage)) {}
+
+// Adds the time that a thread waits to the engine's stalls.
+class SwapEngine::StallTimer {
+ public:
+  explicit StallTimer(SwapEngine& engine) : engine_(engine), start_(std::chrono::steady_clock::now()) {}
+  ~StallTimer() {
+    const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - start_;
+    engine_.stall_ns_.fetch_add(waited.count(), std::memory_order_relaxed);
+  }
+
+ private:
+  SwapEngine& engine_;
+  const std::chrono::steady_clock::time_point start_;
+};
+
+SwapEngine::SwapEngine(Device& device, std::unique_ptr<DiskStore> store, Link::Options link)
+    : device_(device), store_(std::move(store)), link_(std::make_unique<Link>(link)) {}
+
+SwapEngine::~SwapEngine() {
+  link_.reset(); // its last callbacks still use the members above
+}
+
+StorageStatePtr SwapEngine::adopt(c10::Storage storage, Bytes size_bytes, bool is_managed) {
+  const std::lock_guard lock(mutex_);
+  auto state = std::make_shared<StorageState>(std::move(storage), size_bytes, next_order_++, is_managed);
+  if (is_managed) {
+    device_.add_managed_bytes(size_bytes);
+    resident_.emplace_hint(resident_.end(), state->order, state);
+  }
+  return state;
+}
+
+bool SwapEngine::is_sole_owner(const StorageStatePtr& state) const {
+  const std::lock_guard lock(mutex_);
+  return state->device_copy_ && state->device_copy_.use_count() == 1;
+}
+
+bool SwapEngine::was_swapped(const StorageStatePtr& state) const {
+  const std::lock_guard lock(mutex_);
+  return state->was_swapped_;
+}
+
+Residency SwapEngine::residency(const StorageStatePtr& state) const {
+  const std::lock_guard lock(mutex_);
+  return state->residency_;
+}
+
+void SwapEngine::pin(const StorageStatePtr& state) {
+  const std::lock_guard lock(mutex_);
+  state->is_pinned_ = true;
+}
+
+bool SwapEngine::swap_out(const StorageStatePtr& state) {
+  const std::lock_guard lock(mutex_);
+  return start_swap_out(state, TransferClass::kEvict);
+}
+
+// Requires: mutex_ held.
+bool SwapEngine::start_swap_out(const StorageStatePtr& state, TransferClass cls) {
+  if (!state->is_managed || state->is_pinned_ || state->is_discarded_ || write_error_ ||
+      state->residency_ != Residency::kDevice || state->transfer_ || state->device_copy_.use_count() != 1) {
+    return false;
+  }
+  try {
+    state->extent_ = share(store_->allocate(state->storage_bytes));
+  } catch (const DiskError&) {
+    write_error_ = std::current_exception();
+    return false;
+  }
+  state->residency_ = Residency::kSwappingOut;
+  out_in_flight_ += state->size_bytes;
+  const void* data = state->device_copy_.data();
+  auto extent = state->extent_;
+  state->transfer_ = link_->submit(
+      Direction::kOut,
+      cls,
+      state->order,
+      state->storage_bytes,
+      [this, extent, data](Bytes offset, Bytes size) {
+        store_->write(*extent, offset, static_cast<const char*>(data) + offset, size);
+      },
+      [this, state](bool complete, std::exception_ptr error) {
+        finish_swap_out(state, complete, std::move(error));
+      });
+  return true;
+}
+
+void SwapEngine::finish_swap_out(const StorageStatePtr& state, bool complete, std::exception_ptr error) {
+  c10::Storage doomed;
+  {
+    const std::lock_guard lock(mutex_);
+    state->transfer_ = nullptr;
+    if (error && !write_error_) {
+      write_error_ = std::move(error);
+    }
+    if (state->is_discarded_) {
+      doomed = std::move(state->device_copy_);
+      state->extent_ = nullptr;
+    } else if (state->residency_ == Residency::kSwappingOut && complete) {
+      doomed = std::move(state->device_copy_);
+      state->residency_ = Residency::kSwappedOut;
+      state->was_swapped_ = true;
+      stats_.swapped_out_bytes += state->storage_bytes;
+      resident_.erase(state->order);
+    } else {
+      // Cancelled by acquire or failed: the device copy is the only good one.
+      state->residency_ = Residency::kDevice;
+      state->extent_ = nullptr;
+    }
+  }
+  const bool frees = static_cast<bool>(doomed);
+  if (frees) {
+    free_copy(std::move(doomed), state->size_bytes);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    out_in_flight_ -= state->size_bytes;
+    num_freed_ += frees ? 1 : 0;
+  }
+  changed_.notify_all();
+}
+
+void SwapEngine::free_copy(c10::Storage doomed, Bytes size_bytes) {
+  doomed = c10::Storage();
+  device_.add_managed_bytes(-size_bytes);
+}
+
+bool SwapEngine::try_swap_in(const StorageStatePtr& state) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state->residency_ != Residency::kSwappedOut || state->is_discarded_) {
+      return true;
+    }
+  }
+  device_.add_managed_bytes(state->size_bytes);
+  c10::DataPtr block = device_.try_allocate(state->storage_bytes);
+  if (!block) {
+    device_.add_managed_bytes(-state->size_bytes);
+    return false;
+  }
+  return start_swap_in(state, std::move(block), TransferClass::kPrefetch);
+}
+
+// Requires: the block's bytes are already in the device's managed bytes. Always true.
+bool SwapEngine::start_swap_in(const StorageStatePtr& state, c10::DataPtr block, TransferClass cls) {
+  std::unique_lock lock(mutex_);
+  if (state->residency_ != Residency::kSwappedOut || state->is_discarded_) {
+    lock.unlock(); // another thread was faster
+    block.clear();
+    device_.add_managed_bytes(-state->size_bytes);
+    return true;
+  }
+  void* data = block.mutable_get();
+  state->device_copy_ = c10::Storage(
+      c10::Storage::use_byte_size_t(),
+      static_cast<size_t>(state->storage_bytes),
+      std::move(block),
+      device_.allocator(),
+      /*resizable=*/true);
+  state->residency_ = Residency::kSwappingIn;
+  auto extent = state->extent_;
+  state->transfer_ = link_->submit(
+      Direction::kIn,
+      cls,
+      -state->order,
+      state->storage_bytes,
+      [this, extent, data](Bytes offset, Bytes size) {
+        store_->read(*extent, offset, static_cast<char*>(data) + offset, size);
+      },
+      [this, state](bool complete, std::exception_ptr error) {
+        finish_swap_in(state, complete, std::move(error));
+      });
+  return true;
+}
+
+void SwapEngine::finish_swap_in(const StorageStatePtr& state, bool complete, std::exception_ptr error) {
+  c10::Storage doomed;
+  {
+    const std::lock_guard lock(mutex_);
+    state->transfer_ = nullptr;
+    if (state->is_discarded_) {
+      doomed = std::move(state->device_copy_);
+      state->extent_ = nullptr;
+    } else if (complete) {
+      state->residency_ = Residency::kDevice;
+      stats_.swapped_in_bytes += state->storage_bytes;
+      resident_.emplace(state->order, state);
+    } else {
+      doomed = std::move(state->device_copy_);
+      state->residency_ = Residency::kSwappedOut;
+      state->read_error_ = std::move(error);
+    }
+  }
+  if (doomed) {
+    free_copy(std::move(doomed), state->size_bytes);
+    const std::lock_guard lock(mutex_);
+    ++num_freed_;
+  }
+  changed_.notify_all();
+}
+
+c10::Storage SwapEngine::acquire(const StorageStatePtr& state, const InterruptFn& interrupt) {
+  std::unique_lock lock(mutex_);
+  if (state->residency_ == Residency::kSwappingOut && link_->cancel(state->transfer_)) {
+    // finish_swap_out will find kDevice and drop the half-written extent.
+    state->residency_ = Residency::kDevice;
+  }
+  while (state->residency_ != Residency::kDevice) {
+    if (state->read_error_) {
+      std::rethrow_exception(std::exchange(state->read_error_, nullptr));
+    }
+    if (state->residency_ == Residency::kSwappedOut) {
+      lock.unlock();
+      device_.add_managed_bytes(state->size_bytes);
+      c10::DataPtr block;
+      try {
+        block = device_.allocator()->allocate(static_cast<size_t>(state->storage_bytes));
+      } catch (...) {
+        device_.add_managed_bytes(-state->size_bytes);
+        throw;
+      }
+      start_swap_in(state, std::move(block), TransferClass::kDemand);
+      lock.lock();
+      continue;
+    }
+    if (state->residency_ == Residency::kSwappingIn) {
+      link_->promote(state->transfer_, TransferClass::kDemand);
+    }
+    const StallTimer timer(*this);
+    while (state->residency_ == Residency::kSwappingIn || state->residency_ == Residency::kSwappingOut) {
+      const bool timed_out = changed_.wait_for(lock, std::chrono::milliseconds(50)) == std::cv_status::timeout;
+      if (timed_out && interrupt) {
+        lock.unlock();
+        const auto relock = c10::make_scope_exit([&] { lock.lock(); });
+        interrupt();
+      }
+    }
+  }
+  // From here on the bytes may be written through what is handed out: the disk copy is stale.
+  if (!state->transfer_) {
+    state->extent_ = nullptr;
+  }
+  return state->device_copy_;
+}
+
+void SwapEngine::wait_swapped_out(const StorageStatePtr& state) {
+  std::unique_lock lock(mutex_);
+  if (state->residency_ != Residency::kSwappingOut) {
+    return;
+  }
+  link_->promote(state->transfer_, TransferClass::kDemand);
+  const StallTimer timer(*this);
+  changed_.wait(lock, [&] { return state->residency_ != Residency::kSwappingOut; });
+}
+
+void SwapEngine::wait_all_swapped_out() {
+  std::unique_lock lock(mutex_);
+  if (out_in_flight_ == 0) {
+    return;
+  }
+  const StallTimer timer(*this);
+  changed_.wait(lock, [&] { return out_in_flight_ == 0; });
+}
+
+void SwapEngine::discard(const StorageStatePtr& state) {
+  c10::Storage doomed;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state->is_discarded_) {
+      return;
+    }
+    state->is_discarded_ = true;
+    resident_.erase(state->order);
+    if (state->transfer_) {
+      // The copy in flight still uses block and extent; its end frees them.
+      link_->cancel(state->transfer_);
+      return;
+    }
+    doomed = std::move(state->device_copy_);
+    state->extent_ = nullptr;
+  }
+  if (!doomed) {
+    return;
+  }
+  if (state->is_managed) {
+    free_copy(std::move(doomed), state->size_bytes);
+    const std::lock_guard lock(mutex_);
+    ++num_freed_;
+  }
+}
+
+// A block that was prefetched and not used yet can go for nothing. Requires: mutex_ held.
+bool SwapEngine::drop_unused_copy(const StorageStatePtr& state, c10::Storage& doomed) {
+  if (state->residency_ != Residency::kDevice || !state->extent_ || state->transfer_ || state->is_pinned_ ||
+      state->device_copy_.use_count() != 1) {
+    return false;
+  }
+  doomed = std::move(state->device_copy_);
+  state->residency_ = Residency::kSwappedOut;
+  return true;
+}
+
+bool SwapEngine::reclaim(Bytes needed) {
+  std::unique_lock lock(mutex_);
+  const uint64_t freed_before = num_freed_;
+  for (auto it = resident_.begin(); it != resident_.end() && out_in_flight_ < needed;) {
+    const StorageStatePtr state = (it++)->second;
+    c10::Storage doomed;
+    if (drop_unused_copy(state, doomed)) {
+      resident_.erase(state->order);
+      lock.unlock();
+      free_copy(std::move(doomed), state->size_bytes);
+      return true;
+    }
+    if (start_swap_out(state, TransferClass::kDemand)) {
+      ++stats_.num_evictions;
+    }
+  }
+  for (const auto& [order, state] : resident_) {
+    if (state->residency_ == Residency::kSwappingOut) {
+      link_->promote(state->transfer_, TransferClass::kDemand);
+    }
+  }
+  if (out_in_flight_ == 0 && num_freed_ == freed_before) {
+    return false;
+  }
+  const StallTimer timer(*this);
+  changed_.wait(lock, [&] { return num_freed_ != freed_before || out_in_flight_ == 0; });
+  // Copies that were cancelled or failed freed nothing, but there may be other candidates.
+  return num_freed_ != freed_before || !write_error_;
+}
+
+void SwapEngine::relieve(Bytes target) {
+  const std::lock_guard lock(mutex_);
+  for (auto it = resident_.begin();
+       it != resident_.end() && device_.held_bytes() - out_in_flight_ > target && !write_error_;
+       ++it) {
+    start_swap_out(it->second, TransferClass::kEvict);
+  }
+}
+
+void SwapEngine::rethrow_error() {
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    error = std::exchange(write_error_, nullptr);
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+std::exception_ptr SwapEngine::error() const {
+  const std::lock_guard lock(mutex_);
+  return write_error_;
+}
+
+SwapEngine::Stats SwapEngine::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+} // namespace torchlms

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "tape.h"
+
+#include <algorithm>
+
+#include "session.h"
+#include "signature.h"
+
+namespace torchlms {
+
+namespace {
+
+// Kinds of tensor whose bytes are not simply those of their storage.
+constexpr c10::DispatchKeySet kOpaqueKeys({
+    c10::DispatchKey::Python,
+    c10::DispatchKey::Functionalize,
+    c10::DispatchKey::ZeroTensor,
+    c10::DispatchKey::NestedTensor,
+    c10::DispatchKey::FuncTorchBatched,
+    c10::DispatchKey::BatchedNestedTensor,
+    c10::DispatchKey::FuncTorchGradWrapper,
+});
+
+// Tensors may carry names up to torch 2.14.
+template <class T>
+bool is_named(const T& tensor) {
+  if constexpr (requires { tensor.has_names(); }) {
+    return tensor.has_names();
+  } else {
+    return false;
+  }
+}
+
+uint64_t mix_geometry(uint64_t hash, const at::Tensor& tensor) {
+  hash = mix(hash, static_cast<uint64_t>(tensor.scalar_type()));
+  for (const int64_t size : tensor.unsafeGetTensorImpl()->sizes()) {
+    hash = mix(hash, static_cast<uint64_t>(size));
+  }
+  return hash;
+}
+
+Bytes span_bytes(const at::Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) == 0) {
+      return 0;
+    }
+    last += (tensor.size(i) - 1) * tensor.stride(i);
+  }
+  return (last + 1) * static_cast<Bytes>(tensor.itemsize());
+}
+
+} // namespace
+
+Tape::Tape(std::shared_ptr<Session> session, std::vector<ProgramPtr> candidates, bool records)
+    : session_(std::move(session)),
+      engine_(session_->engine()),
+      device_(engine_.device()),
+      start_(std::chrono::steady_clock::now()),
+      start_stall_us_(engine_.stall_us()),
+      start_link_us_(engine_.link().now_us()),
+      start_serial_(device_.next_serial()),
+      candidates_(std::move(candidates)),
+      recorder_(device_.held_bytes() - device_.managed_bytes()) {
+  if (!candidates_.empty()) {
+    program_ = candidates_.front();
+    mode_ = program_->only_watches() && !records ? Mode::kWatching : Mode::kFollowing;
+    is_partial_ = mode_ == Mode::kWatching;
+  }
+}
+
+Tape::Mode Tape::mode() const {
+  const std::lock_guard lock(mutex_);
+  return mode_;
+}
+
+double Tape::now_us() const {
+  const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start_;
+  return elapsed.count() - (engine_.stall_us() - start_stall_us_);
+}
+
+void Tape::sample_memory(Bytes* base, Bytes* base_peak) {
+  const Device::Peaks peaks = device_.take_peaks();
+  session_->note_peak(peaks.held);
+  *base = device_.held_bytes() - device_.managed_bytes();
+  *base_peak = std::max(peaks.base, *base);
+  const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start_;
+  memory_.emplace_back(elapsed.count(), peaks.held);
+}
+
+void Tape::add_event(EventKind kind, StorageId id) {
+  if (is_finished_) {
+    return; // a retained graph goes on after its step
+  }
+  Bytes base = 0;
+  Bytes base_peak = 0;
+  last_event_us_ = now_us();
+  sample_memory(&base, &base_peak);
+  recorder_.add_event(kind, id, last_event_us_, base, base_peak);
+}
+
+bool Tape::is_plain(const at::Tensor& tensor) const {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  return impl->device_type() == device_.type() && impl->layout() == c10::kStrided && impl->has_storage() &&
+      !impl->key_set().has_any(kOpaqueKeys) && !c10::isQIntType(tensor.scalar_type()) &&
+      !impl->is_python_dispatch() && !is_named(tensor) && !impl->has_symbolic_sizes_strides();
+}
+
+StorageId Tape::id_of(const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  const auto [entry, is_new] = ids_.emplace(storage.unsafeGetStorageImpl(), static_cast<StorageId>(slots_.size()));
+  if (is_new) {
+    const Device::Block block = device_.block_of(storage.data());
+    const Bytes size = block.bytes > 0 ? block.bytes : static_cast<Bytes>(storage.nbytes());
+    const bool is_root = block.bytes == 0 || block.serial < start_serial_;
+    recorder_.add_storage(size, is_root);
+    if (block.bytes == 0 && size > 0) {
+      session_->note_external(storage);
+    }
+    Slot& slot = slots_.emplace_back(storage.getWeakStorageImpl());
+    slot.size_bytes = size;
+    slot.is_root = is_root;
+  }
+  return entry->second;
+}
+
+ValueId Tape::value_of(const at::Tensor& tensor, OpId producer) {
+  const StorageId id = id_of(tensor);
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  const uint32_t version = tensor.is_inference() ? 0 : impl->version_counter().current_version();
+  const Bytes offset = tensor.storage_offset() * static_cast<Bytes>(tensor.itemsize());
+  const Bytes size = span_bytes(tensor);
+  auto& values = slots_[id].values;
+  for (auto value = values.rbegin(); value != values.rend(); ++value) {
+    if (value->impl == impl && value->version == version && value->offset == offset && value->size == size) {
+      return value->id;
+    }
+  }
+  const ValueId value = recorder_.add_value(id, offset, size, static_cast<int32_t>(version), producer);
+  values.push_back({impl, version, offset, size, value});
+  return value;
+}
+
+template <class F>
+void Tape::for_each_tensor(const c10::IValue& value, const F& visit) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (tensor.defined()) {
+      visit(tensor);
+    }
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (element.isTensor() && element.toTensor().defined()) {
+        visit(element.toTensor());
+      }
+    }
+  }
+}
+
+bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
+  States to_wait;
+  bool stays = true;
+  {
+    const std::lock_guard lock(mutex_);
+    uint64_t geometry = mix(running_geometry_, frame.op->signature);
+    for (const c10::IValue& input : inputs) {
+      for_each_tensor(input, [&](const at::Tensor& tensor) {
+        if (is_plain(tensor)) {
+          geometry = mix_geometry(geometry, tensor);
+        }
+      });
+    }
+    running_geometry_ = geometry;
+    ++num_started_;
+    if (mode_ == Mode::kWatching) {
+      stays = watch();
+      if (stays) {
+        return true;
+      }
+    }
+    geometry_.push_back(geometry);
+    frame.signature = mix(frame.op->signature, geometry);
+    frame.inputs.clear();
+    for (const c10::IValue& input : inputs) {
+      for_each_tensor(input, [&](const at::Tensor& tensor) {
+        if (is_plain(tensor)) {
+          frame.inputs.push_back(value_of(tensor, kNone));
+          frame.signature = mix(frame.signature, static_cast<uint64_t>(frame.inputs.back()));
+        }
+      });
+    }
+    poll_deaths(to_wait);
+    if (mode_ == Mode::kFollowing) {
+      collect(program_->releases_before_op(num_ops_), to_wait);
+    }
+  }
+  for (const StorageStatePtr& state : to_wait) {
+    engine_.wait_swapped_out(state); // orders the end of the copy before the next op's allocations
+  }
+  frame.start = std::chrono::steady_clock::now();
+  return stays;
+}
+
+void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
+  const std::chrono::duration<double, std::micro> duration = std::chrono::steady_clock::now() - frame.start;
+  States to_wait;
+  Bytes margin = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    frame.outputs.clear();
+    for (const c10::IValue& output : outputs) {
+      for_each_tensor(output, [&](const at::Tensor& tensor) {
+        if (is_plain(tensor)) {
+          frame.outputs.push_back(value_of(tensor, num_ops_));
+        }
+      });
+    }
+    Bytes base = 0;
+    Bytes base_peak = 0;
+    last_event_us_ = now_us();
+    sample_memory(&base, &base_peak);
+    recorder_.add_op(
+        frame.op->name,
+        mix(frame.signature, running_packs_),
+        duration.count(),
+        frame.inputs,
+        frame.outputs,
+        last_event_us_,
+        base,
+        base_peak);
+    ++num_ops_;
+    take_checksums();
+    follow(recorder_.trace().signature());
+    poll_deaths(to_wait);
+    if (mode_ == Mode::kReactive) {
+      margin = 2 * largest_bytes_; // what the next op is likely to allocate
+    }
+  }
+  for (const StorageStatePtr& state : to_wait) {
+    engine_.wait_swapped_out(state);
+  }
+  if (margin >= 0) {
+    session_->relieve(margin);
+  }
+}
+
+bool Tape::watch() {
+  const size_t index = num_started_ - 1;
+  const auto matches = [&](const ProgramPtr& program) {
+    return index < program->geometry().size() && program->geometry()[index] == running_geometry_;
+  };
+  if (matches(program_)) {
+    return true;
+  }
+  for (const ProgramPtr& candidate : candidates_) {
+    if (candidate->only_watches() && matches(candidate)) {
+      program_ = candidate;
+      return true;
+    }
+  }
+  // At the very first op nothing has been missed yet: any program may still begin here.
+  is_partial_ = index > 0;
+  const auto other = std::find_if(candidates_.begin(), candidates_.end(), matches);
+  if (!is_partial_ && other != candidates_.end()) {
+    program_ = *other;
+    mode_ = Mode::kFollowing;
+  } else {
+    leave_program("its shapes");
+  }
+  return false;
+}
+
+void Tape::follow(uint64_t prefix) {
+  if (mode_ != Mode::kFollowing) {
+    return;
+  }
+  const auto index = static_cast<size_t>(num_ops_ - 1);
+  const auto matches = [&](const ProgramPtr& program) {
+    const auto& prefixes = program->trace().prefix_signatures;
+    return index < prefixes.size() && prefixes[index] == prefix;
+  };
+  if (matches(program_)) {
+    return;
+  }
+  const auto other = std::find_if(candidates_.begin(), candidates_.end(), matches);
+  if (other != candidates_.end()) {
+    switch_to(*other);
+  } else {
+    leave_program(recorder_.trace().name(recorder_.trace().ops.back()).c_str());
+  }
+}
+
+void Tape::switch_to(ProgramPtr program) {
+  program_ = std::move(program);
+  for (size_t id = 0; id < slots_.size(); ++id) {
+    if (slots_[id].is_dead && slots_[id].state && program_->swaps(static_cast<StorageId>(id))) {
+      engine_.swap_out(slots_[id].state);
+    }
+  }
+}
+
+void Tape::leave_program(const char* where) {
+  mode_ = Mode::kReactive;
+  left_program_ = true;
+  session_->program_changed(where, num_ops_);
+}
+
+void Tape::collect(Program::Ids ids, States& states) const {
+  for (const auto& [count, id] : ids) {
+    if (id < static_cast<StorageId>(slots_.size()) && slots_[id].state) {
+      states.push_back(slots_[id].state);
+    }
+  }
+}
+
+void Tape::take_checksums() {
+  for (const StorageId id : to_checksum_) {
+    if (const auto storage = slots_[id].storage.lock()) {
+      slots_[id].checksum = checksum_of(storage->data(), static_cast<Bytes>(storage->nbytes()));
+    }
+  }
+  to_checksum_.clear();
+}
+
+void Tape::poll_deaths(States& to_wait) {
+  auto alive = awaiting_death_.begin();
+  for (const StorageId id : awaiting_death_) {
+    const Slot& slot = slots_[id];
+    if (!slot.state) {
+      continue; // its handles died first
+    }
+    if (slot.storage.use_count() == 1) {
+      died(id, to_wait);
+    } else {
+      *alive++ = id;
+    }
+  }
+  awaiting_death_.erase(alive, awaiting_death_.end());
+}
+
+void Tape::died(StorageId id, States& to_wait) {
+  Slot& slot = slots_[id];
+  slot.is_dead = true;
+  add_event(EventKind::kDead, id);
+  if (slot.is_kept) {
+    return;
+  }
+  if (mode_ == Mode::kFollowing) {
+    if (program_->swaps(id)) {
+      engine_.swap_out(slot.state);
+    }
+  } else if (session_->holds_minimum() && !forward_ended_) {
+    if (engine_.swap_out(slot.state)) {
+      to_wait.push_back(slot.state); // the least memory: nothing runs while a block could be free
+    }
+  }
+}
+
+std::unique_ptr<Packed> Tape::pack(const at::Tensor& tensor, bool keep) {
+  if (!is_plain(tensor)) {
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  StorageId id = id_of(tensor);
+  if (slots_[id].was_freed) {
+    // Saved again after its first graph was gone: a new life, a new id.
+    ids_.erase(tensor.storage().unsafeGetStorageImpl());
+    id = id_of(tensor);
+  }
+  Slot& slot = slots_[id];
+  slot.is_kept = slot.is_kept || keep;
+  if (!slot.state) {
+    const char* reason = slot.is_root                             ? "alive at scope entry"
+        : slot.is_kept                                            ? "kept by request"
+        : slot.size_bytes < session_->options().min_offload_bytes ? "below min_offload_bytes"
+        : slot.size_bytes == 0                                    ? "empty"
+                                                                  : nullptr;
+    if (reason) {
+      ++not_planned_[reason];
+    } else {
+      awaiting_death_.push_back(id);
+      packed_order_.push_back(id);
+      largest_bytes_ = std::max(largest_bytes_, slot.size_bytes);
+      recorder_.set_managed(id);
+    }
+    slot.state = engine_.adopt(tensor.storage(), slot.size_bytes, reason == nullptr);
+  }
+  ++slot.num_handles;
+  ++num_handles_;
+  const auto own_bytes = static_cast<Bytes>(tensor.numel() * static_cast<int64_t>(tensor.itemsize()));
+  slot.packed_bytes += own_bytes;
+  if (session_->options().verify) {
+    to_checksum_.push_back(id);
+  }
+  running_packs_ = mix(running_packs_, static_cast<uint64_t>(id) * 2 + (keep ? 1 : 0));
+  add_event(EventKind::kPack, id);
+  recorder_.add_packed_bytes(id, own_bytes);
+  return std::make_unique<Packed>(shared_from_this(), slot.state, id, tensor);
+}
+
+void Tape::keep(const at::Tensor& tensor) {
+  if (!tensor.defined() || !is_plain(tensor)) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (mode_ == Mode::kWatching) {
+    return;
+  }
+  Slot& slot = slots_[id_of(tensor)];
+  slot.is_kept = true;
+  if (slot.state) {
+    engine_.pin(slot.state);
+  }
+}
+
+void Tape::count_not_planned(const char* reason) {
+  const std::lock_guard lock(mutex_);
+  ++not_planned_[reason];
+}
+
+void Tape::end_forward() {
+  States to_wait;
+  {
+    const std::lock_guard lock(mutex_);
+    if (forward_ended_) {
+      return;
+    }
+    take_checksums();
+    poll_deaths(to_wait);
+    if (mode_ == Mode::kFollowing && num_ops_ != static_cast<int32_t>(program_->trace().ops.size())) {
+      leave_program("the end of the forward pass");
+    }
+    forward_ended_ = true;
+    forward_us_ = now_us();
+    recorder_.end_forward();
+    prefetch_cursor_ = packed_order_.size();
+    if (mode_ == Mode::kFollowing) {
+      prefetch_planned();
+    }
+  }
+  for (const StorageStatePtr& state : to_wait) {
+    engine_.wait_swapped_out(state);
+  }
+}
+
+} // namespace torchlms

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/flat_hash_map.h>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "packed.h"
+#include "program.h"
+#include "swap/swap_engine.h"
+#include "trace/recorder.h"
+
+namespace torchlms {
+
+class Session;
+
+// An operator as the observer knows it.
+struct OpName {
+  std::string name; // "aten::convolution"
+  uint64_t signature = 0;
+};
+
+// An op that has started and not ended. Reused, so that steady state allocates nothing.
+struct OpFrame {
+  const OpName* op = nullptr;
+  bool has_inner = false; // contained another op above autograd: a composite, not recorded
+  uint64_t signature = 0;
+  std::chrono::steady_clock::time_point start;
+  std::vector<ValueId> inputs;
+  std::vector<ValueId> outputs;
+};
+
+// One entry of a scope (one forward) and the backwards through it: it writes the trace, follows the
+// program if the step is a known one, and reacts to memory pressure if not.
+//
+// Thread-safety: op_started, op_ended, pack and end_forward belong to the scope's thread; unpack and
+// handle_died may come from any thread at any time. Owned by the open scope and by every Packed.
+// Allocates no device memory under its lock, but through Device::try_allocate.
+class Tape : public std::enable_shared_from_this<Tape> {
+ public:
+  enum class Mode : uint8_t {
+    kReactive, // unknown program: swap out when held bytes approach the budget
+    kFollowing, // a plan applies
+    kWatching, // a plan that moves nothing: no hooks, shapes are checked only
+  };
+
+  // candidates: known programs, most recent first. records: see every pack, even where a plan that
+  // moves nothing would do without.
+  Tape(std::shared_ptr<Session> session, std::vector<ProgramPtr> candidates, bool records);
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  Mode mode() const;
+  Session& session() const {
+    return *session_;
+  }
+
+  // An op above autograd starts. False when the step left a watched program: from now on the caller
+  // must install hooks and report the ends of ops too.
+  bool op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs);
+  // ... has returned. Not for composites nor failed ops.
+  void op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs);
+
+  // Takes a share in the tensor's storage. Null when it is not a kind of tensor that torchlms
+  // handles (not_planned is counted): the caller keeps such a tensor itself.
+  std::unique_ptr<Packed> pack(const at::Tensor& tensor, bool keep);
+  // The tensor's storage shall never be moved in this step.
+  void keep(const at::Tensor& tensor);
+  void count_not_planned(const char* reason);
+
+  // The scope was left: from here on there are unpacks and frees only, as far as we see.
+  void end_forward();
+  // The step ended with handles alive (retain_graph): what was recorded so far is the step.
+  void finish_step();
+
+  // For Packed.
+  c10::Storage unpack(StorageId id, const StorageStatePtr& state, const SwapEngine::InterruptFn& interrupt);
+  bool is_ready(StorageId id) const;
+  bool has_other_readers(StorageId id, const c10::Storage& storage) const;
+  void handle_died(StorageId id);
+
+  // What the session learns when a step ends.
+  struct Outcome {
+    Trace trace;
+    std::vector<uint64_t> geometry;
+    ProgramPtr followed; // the program that the whole step followed, or null
+    bool is_complete = false; // every op and pack was seen
+    bool was_watched = false; // no pack was
+    Bytes kept_bytes = 0;
+    Bytes swapped_bytes = 0;
+    Bytes deduplicated_bytes = 0;
+    double step_us = 0;
+    double stall_us = 0;
+    std::map<std::string, int64_t> not_planned;
+    std::vector<std::pair<double, Bytes>> memory; // per event: wall time, highest held since the last
+    int64_t link_start_us = 0; // of the scope entry on the link's clock
+    double forward_us = 0;
+  };
+
+ private:
+  struct KnownValue {
+    const c10::TensorImpl* impl;
+    uint32_t version;
+    Bytes offset;
+    Bytes size;
+    ValueId id;
+  };
+  struct Slot {
+    explicit Slot(c10::weak_intrusive_ptr<c10::StorageImpl> storage) : storage(std::move(storage)) {}
+
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage; // keeps the address from being reused
+    StorageStatePtr state; // set at the first pack, cleared when the last handle died
+    int num_handles = 0;
+    bool is_root = false; // was alive at scope entry
+    bool is_dead = false; // the program dropped it
+    bool was_freed = false; // its last handle died
+    bool is_kept = false; // by the user's wish
+    bool was_swapped = false;
+    Bytes size_bytes = 0;
+    Bytes packed_bytes = 0;
+    std::optional<uint64_t> checksum; // of all bytes, at the end of the op that saved it last
+    std::vector<KnownValue> values;
+  };
+  using States = c10::SmallVector<StorageStatePtr, 4>;
+
+  bool is_plain(const at::Tensor& tensor) const;
+  StorageId id_of(const at::Tensor& tensor);
+  ValueId value_of(const at::Tensor& tensor, OpId producer);
+  template <class F>
+  static void for_each_tensor(const c10::IValue& value, const F& visit);
+
+  // All below: mutex_ held.
+  double now_us() const;
+  void add_event(EventKind kind, StorageId id);
+  void sample_memory(Bytes* base, Bytes* base_peak);
+  void take_checksums();
+  void poll_deaths(States& to_wait);
+  void died(StorageId id, States& to_wait);
+  void collect(Program::Ids ids, States& states) const;
+  void follow(uint64_t prefix);
+  void leave_program(const char* where);
+  bool watch();
+  void switch_to(ProgramPtr program);
+  void prefetch_planned();
+  void prefetch_reactive(StorageId current);
+  bool swap_in_now(StorageId id);
+  bool is_over() const;
+  Outcome take_outcome();
+
+  const std::shared_ptr<Session> session_;
+  SwapEngine& engine_;
+  Device& device_;
+  const std::chrono::steady_clock::time_point start_;
+  const double start_stall_us_;
+  const int64_t start_link_us_;
+  const uint64_t start_serial_; // blocks with a smaller serial were alive at scope entry
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  Mode mode_ = Mode::kReactive;
+  std::vector<ProgramPtr> candidates_;
+  ProgramPtr program_; // the one that is followed or watched
+  Recorder recorder_;
+  std::vector<Slot> slots_;
+  ska::flat_hash_map<const c10::StorageImpl*, StorageId> ids_;
+  std::vector<StorageId> awaiting_death_;
+  std::vector<StorageId> to_checksum_; // verify: packed since the last op ended
+  std::vector<uint64_t> geometry_;
+  uint64_t running_geometry_ = 0;
+  uint64_t running_packs_ = 0;
+  size_t num_started_ = 0;
+  int32_t num_ops_ = 0;
+  int32_t num_unpacks_ = 0;
+  int num_handles_ = 0;
+  bool is_partial_ = false; // some ops or packs were not seen
+  bool left_program_ = false;
+  bool forward_ended_ = false;
+  bool is_finished_ = false;
+  double forward_us_ = 0;
+  double last_event_us_ = 0;
+  std::deque<StorageId> pending_swap_ins_; // planned prefetches that found no memory yet
+  std::vector<StorageId> packed_order_; // managed storages as they were packed
+  size_t prefetch_cursor_ = 0; // reactive prefetch: backward has come down to here in packed_order_
+  Bytes prefetch_window_ = Bytes{8} << 20; // doubles when a swap-in is late, shrinks when it is not
+  Bytes largest_bytes_ = 0; // of a managed storage
+  std::map<std::string, int64_t> not_planned_;
+  std::vector<std::pair<double, Bytes>> memory_; // per event
+};
+using TapePtr = std::shared_ptr<Tape>;
+
+} // namespace torchlms

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <random>
+#include <vector>
+
+#include "trace/recorder.h"
+
+namespace torchlms {
+
+enum class Shape : uint8_t { kChain, kResidual, kUNet };
+
+struct RandomTraceOptions {
+  Shape shape = Shape::kChain;
+  int num_ops = 20;
+  uint64_t seed = 0;
+};
+
+// Plays a step of a made-up network into a Recorder: op i makes storage i, from storage i - 1 and, where
+// the shape says so, from an older one; autograd saves some inputs and outputs; backward runs the ops in
+// reverse. Equal options give equal traces.
+class RandomStep {
+ public:
+  explicit RandomStep(const RandomTraceOptions& options)
+      : options_(options), random_(options.seed * 3 + static_cast<uint64_t>(options.shape)) {}
+
+  Trace play() {
+    base_ = uniform(0, 4000);
+    recorder_ = Recorder(base_);
+    plan_network();
+    for (int i = 0; i < options_.num_ops; ++i) {
+      forward(i);
+    }
+    recorder_.end_forward();
+    for (int i = options_.num_ops - 1; i >= 0; --i) {
+      backward(i);
+    }
+    return recorder_.finish();
+  }
+
+ private:
+  struct Activation {
+    StorageId storage = kNone;
+    Bytes size_bytes = 0;
+    int last_reader = 0; // op
+    int uses_left = 0; // ops of backward that will drop it
+    bool is_movable = true;
+    bool is_packed = false;
+    bool is_held_by_program = false; // past the end of the forward pass
+    bool is_freed_by_step = true;
+  };
+
+  int64_t uniform(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(random_() % static_cast<uint64_t>(high - low + 1));
+  }
+  bool chance(int percent) {
+    return uniform(1, 100) <= percent;
+  }
+
+  void plan_network() {
+    const int n = options_.num_ops;
+    activations_.resize(n);
+    inputs_.resize(n);
+    const int depth = n / 2;
+    for (int i = 0; i < n; ++i) {
+      if (i > 0) {
+        inputs_[i].push_back(i - 1);
+      }
+      if (options_.shape == Shape::kResidual && i >= 3 && i % 3 == 0) {
+        inputs_[i].push_back(i - 3);
+      }
+      if (options_.shape == Shape::kUNet && i > depth && n - 1 - i < i - 1) {
+        inputs_[i].push_back(n - 1 - i);
+      }
+      Activation& activation = activations_[i];
+      // A U-Net is wide at its ends and narrow in the middle.
+      const int scale = options_.shape == Shape::kUNet ? 1 + std::abs(depth - i) : 4;
+      activation.size_bytes = uniform(1, 100) * scale;
+      activation.is_movable = !chance(10);
+      activation.is_held_by_program = chance(8);
+      activation.is_freed_by_step = !chance(4);
+      for (const int input : inputs_[i]) {
+        activations_[input].last_reader = i;
+      }
+    }
+    saves_.resize(n);
+    for (int i = 0; i < n; ++i) {
+      for (const int input : inputs_[i]) {
+        if (chance(75)) {
+          saves_[i].push_back(input);
+        }
+      }
+      if (chance(30)) {
+        saves_[i].push_back(i);
+      }
+      for (const int saved : saves_[i]) {
+        ++activations_[saved].uses_left;
+      }
+    }
+  }
+
+  void advance(Bytes transient) {
+    time_us_ += static_cast<double>(uniform(0, 40)) / 4;
+    peak_ = std::max(peak_, base_ + transient);
+  }
+
+  void event(EventKind kind, const Activation& activation) {
+    recorder_.add_event(kind, activation.storage, time_us_, base_, std::max(peak_, base_));
+    peak_ = base_;
+  }
+
+  void forward(int i) {
+    Activation& output = activations_[i];
+    output.storage = recorder_.add_storage(output.size_bytes, false);
+    output_values_.push_back(recorder_.add_value(output.storage, 0, output.size_bytes, 0, i));
+    advance(uniform(0, 200));
+    base_ += output.size_bytes;
+    for (const int saved : saves_[i]) {
+      pack(activations_[saved]);
+    }
+    advance(0);
+    std::vector<ValueId> inputs;
+    std::transform(inputs_[i].begin(), inputs_[i].end(), std::back_inserter(inputs), [this](int input) {
+      return output_values_[input];
+    });
+    const char* const name = i % 2 == 0 ? "aten::convolution" : "aten::relu";
+    recorder_.add_op(
+        name,
+        static_cast<uint64_t>(i) + 1,
+        1,
+        inputs,
+        {&output_values_[i], 1},
+        time_us_,
+        base_,
+        std::max(peak_, base_));
+    peak_ = base_;
+    for (int j = 0; j <= i; ++j) {
+      if (activations_[j].last_reader == i || (i == j && activations_[j].last_reader < i)) {
+        die(activations_[j]);
+      }
+    }
+  }
+
+  void pack(Activation& activation) {
+    recorder_.add_packed_bytes(activation.storage, activation.size_bytes);
+    if (!activation.is_movable) {
+      return;
+    }
+    if (!activation.is_packed) {
+      recorder_.set_managed(activation.storage);
+      base_ -= activation.size_bytes;
+      activation.is_packed = true;
+    }
+    event(EventKind::kPack, activation);
+  }
+
+  void die(Activation& activation) {
+    if (activation.is_held_by_program) {
+      return;
+    }
+    if (activation.is_packed) {
+      event(EventKind::kDead, activation);
+    } else if (activation.uses_left == 0) {
+      base_ -= activation.size_bytes;
+    }
+  }
+
+  void backward(int i) {
+    recorder_.set_backward_node(i % 2 == 0 ? "ConvolutionBackward0" : "ReluBackward0");
+    const bool is_skipped = chance(7); // its gradient was not needed: nothing is unpacked
+    advance(0);
+    for (const int saved : saves_[i]) {
+      if (activations_[saved].is_packed && !is_skipped) {
+        event(EventKind::kUnpack, activations_[saved]);
+      }
+    }
+    advance(uniform(0, 300));
+    base_ += uniform(0, 20);
+    for (const int saved : saves_[i]) {
+      Activation& activation = activations_[saved];
+      if (--activation.uses_left == 0 && activation.is_packed && activation.is_freed_by_step) {
+        event(EventKind::kFree, activation);
+        base_ += activation.is_held_by_program ? activation.size_bytes : 0;
+        peak_ = std::max(peak_, base_);
+      }
+    }
+  }
+
+  const RandomTraceOptions options_;
+  std::mt19937_64 random_;
+  Recorder recorder_;
+  std::vector<Activation> activations_;
+  std::vector<std::vector<int>> inputs_; // per op: ops whose outputs it reads
+  std::vector<std::vector<int>> saves_; // per op
+  std::vector<ValueId> output_values_;
+  double time_us_ = 0;
+  Bytes base_ = 0;
+  Bytes peak_ = 0; // of the base since the previous event
+};
+
+inline Trace random_trace(const RandomTraceOptions& options) {
+  return RandomStep(options).play();
+}
+
+// Many small traces of every shape.
+inline std::vector<Trace> random_traces(int count) {
+  std::vector<Trace> traces;
+  for (int i = 0; i < count; ++i) {
+    const auto shape = static_cast<Shape>(i % 3);
+    traces.push_back(random_trace({shape, 4 + (i * 7) % 45, static_cast<uint64_t>(i)}));
+  }
+  return traces;
+}
+
+} // namespace torchlms

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Running one program twice, plain and under torchlms, and comparing every bit.
+
+A program is a function of `scope`, which gives the context manager to put round a forward pass. It
+returns all that must be equal: tensors, None, numbers, in lists and dicts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import torchlms
+from torchlms import _C
+
+ScopeMaker = Callable[[], contextlib.AbstractContextManager[Any]]
+Program = Callable[[ScopeMaker], Any]
+
+SMALLEST: dict[str, Any] = {"budget": "min", "min_offload_bytes": 0, "policy": "swap"}
+BUDGETS = ("min", "tight", "roomy")
+
+
+def flatten(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [leaf for key in value for leaf in (key, *flatten(value[key]))]
+    if isinstance(value, list | tuple):
+        return [leaf for element in value for leaf in flatten(element)]
+    return [value]
+
+
+def first_difference(expected: Any, got: Any) -> str | None:
+    """Where two results differ in a single bit, NaNs of one place being equal; None if nowhere."""
+    expected, got = flatten(expected), flatten(got)
+    if len(expected) != len(got):
+        return f"{len(expected)} results became {len(got)}"
+    for place, (left, right) in enumerate(zip(expected, got, strict=True)):
+        if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+            if type(left) is not type(right) or left != right:
+                return f"result {place}: {left!r} became {right!r}"
+        elif left.dtype != right.dtype or left.shape != right.shape:
+            shapes = f"{tuple(left.shape)} {left.dtype} became {tuple(right.shape)} {right.dtype}"
+            return f"result {place}: {shapes}"
+        elif not bool(((left == right) | ((left != left) & (right != right))).all()):
+            return f"result {place} of shape {tuple(left.shape)} differs"
+    return None
+
+
+def run(program: Program, scope: ScopeMaker = contextlib.nullcontext) -> list[Any]:
+    """The program's results from a fixed generator state on, and the state it leaves behind."""
+    torch.manual_seed(1)
+    result = program(scope)
+    return [result, torch.get_rng_state()]
+
+
+def scopes(budget: Any = "min", **settings: Any) -> tuple[torchlms.offload, ScopeMaker]:
+    lms = torchlms.offload(**(SMALLEST | {"budget": budget} | settings))
+    return lms, lambda: lms
+
+
+def budget_between(program: Program, budget: str) -> Any:
+    """ "min"; or bytes a little above the program's floor ("tight"), or half way up to its plain peak
+    ("roomy")."""
+    if budget == "min":
+        return budget
+    lms, scope = scopes()
+    run(program, scope)
+    report = lms.report().to_dict()
+    floor, peak = report["peak_bytes"], max(report["unlimited_peak_bytes"], report["peak_bytes"])
+    share = {"tight": 0.1, "roomy": 0.5}[budget]
+    return int(floor + share * (peak - floor)) + (256 << 10)
+
+
+def assert_exact(program: Program, budget: str = "min", **settings: Any) -> dict[str, Any]:
+    """Checks the program under torchlms against plain, and returns the last step's report."""
+    expected = run(program)
+    lms, scope = scopes(budget_between(program, budget), **settings)
+    difference = first_difference(expected, run(program, scope))
+    report = lms.report()
+    assert difference is None, f"{difference}\n{report}"
+    return report.to_dict()
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> list[Any]:
+    """Parameters, gradients, buffers and optimizer state."""
+    state = [model.state_dict(), [parameter.grad for parameter in model.parameters()]]
+    if optimizer is not None:
+        state += [list(values.values()) for values in optimizer.state.values()]
+    return state
+
+
+def seeded(*shape: int, seed: int = 0, **options: Any) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+def held_bytes() -> int:
+    """Bytes that tensors hold on the device now, without what lies in reference cycles."""
+    gc.collect()
+    return _C.device_memory()["held_bytes"]
+
+
+def has_hooks() -> bool:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
