@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Trains ResNet-50 on real photographs twice, with plain PyTorch and with torchlms in less than half
-of its memory, and compares the results bit for bit.
+"""Trains ResNet-50 on real photographs twice, with plain PyTorch and with torchlms in less than
+half of its memory, and compares the results bit for bit.
 
 Each training has a process of its own. Left in the output folder: report.json, every figure of this
 run, and memory.png, the last step over time. Exits with 1 when a bit differs or the budget was

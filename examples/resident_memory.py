@@ -11,7 +11,7 @@ class ResidentMemory:
     """The highest resident memory of this process above where it stood when this was made."""
 
     def __init__(self) -> None:
-        # Where it cannot be reset, it is the highest since the process began: imports end at theirs.
+        # Where this is forbidden it is the highest since the process began, much the same.
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
         self._start_bytes = _status_bytes("VmRSS")

@@ -38,7 +38,7 @@ class BlockRegistry {
   void unlock_all();
 
  private:
-  static constexpr size_t kNumShards = 64;
+  static constexpr size_t kNumShards = 32;
 
   struct alignas(64) Shard {
     mutable std::mutex mutex;
