@@ -51,7 +51,7 @@ demo: build
 	$(BIN)/python examples/demo.py
 
 bench: build
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in $$(grep -l __main__ benchmarks/*.py); do $(BIN)/python $$script || exit 1; done
 
 wheel: $(torch_done)
 	rm -rf build/lib.*

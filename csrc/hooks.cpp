@@ -30,6 +30,7 @@ struct ThreadScope {
   std::optional<at::CallbackHandle> observer;
   std::vector<OpFrame> frames; // ops that have started; the first num_frames are in use
   size_t num_frames = 0;
+  bool observes_ends = false;
   bool is_busy = false; // torchlms itself is running: nothing is observed
 };
 thread_local ThreadScope scope;
@@ -116,8 +117,11 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   frame.has_inner = false;
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  const bool ends_go_unseen = !scope.observes_ends;
   if (!scope.tape->op_started(frame, fn.inputs())) {
-    observe(/*ends=*/true); // this op's own end goes unseen; it is in the step's partial record only
+    if (ends_go_unseen) {
+      observe(/*ends=*/true); // from the next op on: the step is a partial record
+    }
     scope.wants_hooks = true;
   }
   if (scope.wants_hooks && !scope.has_hooks &&
@@ -126,6 +130,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     scope.wants_hooks = false;
   }
   if (scope.tape->mode() == Tape::Mode::kWatching) {
+    if (scope.observes_ends) {
+      observe(/*ends=*/false); // the step began as expected; a change from here on is no new beginning
+    }
     return nullptr;
   }
   return std::make_unique<StartedOp>(scope.num_frames++);
@@ -151,6 +158,7 @@ void observe(bool ends) {
     at::removeCallback(*scope.observer);
   }
   at::RecordFunctionCallback callback(on_start, ends ? on_end : nullptr);
+  scope.observes_ends = ends;
   callback.needsInputs(true).needsOutputs(ends).scopes({at::RecordScope::FUNCTION});
   scope.observer = at::addThreadLocalCallback(callback);
 }
@@ -212,10 +220,13 @@ void enter_scope(const std::shared_ptr<Session>& session) {
   }
   scope.tape = std::move(tape);
   scope.stack_size = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
-  const bool watches = scope.tape->mode() == Tape::Mode::kWatching;
-  observe(/*ends=*/!watches);
-  if (!watches && scope.num_disabled == 0) {
-    push_hooks();
+  observe(/*ends=*/true);
+  if (scope.tape->mode() != Tape::Mode::kWatching) {
+    if (scope.num_disabled == 0) {
+      push_hooks();
+    } else {
+      scope.wants_hooks = true;
+    }
   }
 }
 

@@ -38,7 +38,7 @@ RULES = [
     (r"csrc/hooks\.", HOOKS),
     (r"csrc/python/", BINDINGS),
     (r"csrc/\w+\.(h|cpp)", SESSION),
-    (r"tests/cpp/trace/|tests/cpp/plan/", rf"{PLAIN}|{GTEST}"),
+    (r"tests/cpp/trace/|tests/cpp/plan/", rf'{PLAIN}|{GTEST}|"\w+_trace\.h"'),
     (r"tests/cpp/", rf'".+"|{STD}|{POSIX}|{C10}|{ATEN}|{GTEST}'),
 ]
 
@@ -76,13 +76,18 @@ def test_no_build_switches_on_cuda_in_the_sources() -> None:
     assert not found
 
 
-def test_includes_in_quotes_name_files_from_the_include_root() -> None:
+def folder_of_test(path: Path) -> list[Path]:
+    return [path.parent] if path.is_relative_to(ROOT / "tests") else []
+
+
+def test_includes_in_quotes_start_at_the_include_root_or_beside_a_test() -> None:
     roots = [ROOT / "csrc", ROOT / "tests/cpp"]
     missing = [
         f"{f.relative_to(ROOT)} includes {name}"
         for f in sources()
         for name in includes(f.read_text())
-        if name[0] == '"' and not any((root / name.strip('"')).is_file() for root in roots)
+        if name[0] == '"'
+        and not any((root / name.strip('"')).is_file() for root in [*roots, *folder_of_test(f)])
     ]
     assert not missing, "\n".join(missing)
 

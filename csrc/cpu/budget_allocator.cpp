@@ -209,8 +209,8 @@ Device::Peaks BudgetAllocator::take_peaks() {
 }
 
 void BudgetAllocator::set_budget(Bytes budget, ReclaimFn reclaim, DescribeFn describe) {
-  std::shared_ptr<const ReclaimPolicy> policy = std::make_shared<const ReclaimPolicy>(
-      ReclaimPolicy{std::move(reclaim), std::move(describe)});
+  std::shared_ptr<const ReclaimPolicy> policy =
+      std::make_shared<const ReclaimPolicy>(ReclaimPolicy{std::move(reclaim), std::move(describe)});
   // Declared before the lock: the old policy may own anything, and is destroyed after it.
   std::lock_guard<std::mutex> lock(impl_->policy_mutex);
   impl_->policy.swap(policy);

@@ -15,9 +15,6 @@ namespace torchlms {
 // Failure: c10::OutOfMemoryError.
 class BudgetAllocator final : public c10::Allocator {
  public:
-  // Blocks of at least this size are 4096-byte aligned mappings while a budget is set.
-  static constexpr Bytes kLargeBytes = 64 << 10;
-
   static BudgetAllocator& get();
   // Makes it PyTorch's CPU allocator.
   void install();

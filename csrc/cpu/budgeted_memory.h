@@ -21,7 +21,7 @@ namespace torchlms {
 // passes through. lock_for_fork() and unlock_after_fork() bracket a fork.
 class BudgetedMemory {
  public:
-  // Blocks of at least this size are mappings of their own while a budget is set.
+  // Blocks of at least this size are made of whole pages, page-aligned, while a budget is set.
   static constexpr Bytes kLargeBytes = 64 << 10;
 
   // A block, or the number of bytes that must become free before it is worth trying again.

@@ -146,14 +146,12 @@ std::optional<Bytes> SystemMemory::limit_bytes(const Cgroup& cgroup) {
 
 std::optional<Bytes> SystemMemory::head_room_bytes(const Cgroup& cgroup) {
   const auto limit = limit_bytes(cgroup);
-  const auto used =
-      number_in(cgroup.folder / (cgroup.is_v2 ? "memory.current" : "memory.usage_in_bytes"));
+  const auto used = number_in(cgroup.folder / (cgroup.is_v2 ? "memory.current" : "memory.usage_in_bytes"));
   if (!limit || !used) {
     return std::nullopt;
   }
   const Bytes droppable =
-      number_after(
-          cgroup.folder / "memory.stat", cgroup.is_v2 ? "inactive_file" : "total_inactive_file")
+      number_after(cgroup.folder / "memory.stat", cgroup.is_v2 ? "inactive_file" : "total_inactive_file")
           .value_or(0);
   return std::max<Bytes>(0, *limit - *used + droppable);
 }

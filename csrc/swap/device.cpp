@@ -17,8 +17,7 @@ std::array<std::atomic<Device*>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> devices{};
 
 Device& device_for(c10::DeviceType type) {
   Device* device = devices.at(static_cast<size_t>(type)).load();
-  TORCH_CHECK(
-      device != nullptr, "This build of torchlms has no support for ", type, " devices.");
+  TORCH_CHECK(device != nullptr, "This build of torchlms has no support for ", type, " devices.");
   return *device;
 }
 

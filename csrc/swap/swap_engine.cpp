@@ -105,7 +105,8 @@ bool SwapEngine::swap_out(const StorageStatePtr& state) {
 // Requires: mutex_ held.
 bool SwapEngine::start_swap_out(const StorageStatePtr& state, TransferClass cls) {
   if (!state->is_managed || state->is_pinned_ || state->is_discarded_ || write_error_ ||
-      state->residency_ != Residency::kDevice || state->transfer_ || state->device_copy_.use_count() != 1) {
+      state->residency_ != Residency::kDevice || state->transfer_ || state->device_copy_.use_count() != 1 ||
+      static_cast<Bytes>(state->device_copy_.nbytes()) != state->storage_bytes) { // resized since it was saved
     return false;
   }
   try {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,5 +20,6 @@ def _clean_thread() -> Iterator[None]:
     num_threads = torch.get_num_threads()
     yield
     torch.set_num_threads(num_threads)
+    gc.collect()  # graphs in the cycles of caught exceptions: they keep their session's device
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     assert hooks is None, "saved-tensor hooks are left installed"

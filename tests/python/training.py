@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +18,13 @@ from torch import Tensor, nn
 
 import torchlms
 from torchlms import _C
+from torchlms.report import Report
 
 ScopeMaker = Callable[[], contextlib.AbstractContextManager[Any]]
 Program = Callable[[ScopeMaker], Any]
 
 SMALLEST: dict[str, Any] = {"budget": "min", "min_offload_bytes": 0, "policy": "swap"}
+_session_ids = itertools.count()
 BUDGETS = ("min", "tight", "roomy")
 
 
@@ -58,6 +61,8 @@ def run(program: Program, scope: ScopeMaker = contextlib.nullcontext) -> list[An
 
 
 def scopes(budget: Any = "min", **settings: Any) -> tuple[torchlms.offload, ScopeMaker]:
+    """An offload of a session that nobody else has: equal settings would continue with its plans."""
+    settings.setdefault("disk_budget", (1 << 32) + next(_session_ids))
     lms = torchlms.offload(**(SMALLEST | {"budget": budget} | settings))
     return lms, lambda: lms
 
@@ -67,20 +72,23 @@ def budget_between(program: Program, budget: str) -> Any:
     ("roomy")."""
     if budget == "min":
         return budget
-    lms, scope = scopes()
-    run(program, scope)
-    report = lms.report().to_dict()
+    report = run_offloaded(program, "min")[1].to_dict()
     floor, peak = report["peak_bytes"], max(report["unlimited_peak_bytes"], report["peak_bytes"])
     share = {"tight": 0.1, "roomy": 0.5}[budget]
     return int(floor + share * (peak - floor)) + (256 << 10)
 
 
+def run_offloaded(program: Program, budget: Any, **settings: Any) -> tuple[list[Any], Report]:
+    """The program's results and the last step's report; the budget has ended when it returns."""
+    lms, scope = scopes(budget, **settings)
+    return run(program, scope), lms.report()
+
+
 def assert_exact(program: Program, budget: str = "min", **settings: Any) -> dict[str, Any]:
     """Checks the program under torchlms against plain, and returns the last step's report."""
     expected = run(program)
-    lms, scope = scopes(budget_between(program, budget), **settings)
-    difference = first_difference(expected, run(program, scope))
-    report = lms.report()
+    got, report = run_offloaded(program, budget_between(program, budget), **settings)
+    difference = first_difference(expected, got)
     assert difference is None, f"{difference}\n{report}"
     return report.to_dict()
 

@@ -83,8 +83,8 @@ TEST_F(BlockCacheTest, TheRestOfASplitRangeStaysFree) {
 }
 
 TEST_F(BlockCacheTest, FreedNeighboursAreOneRangeAgain) {
-  for (const std::vector<int>& order : std::vector<std::vector<int>>{
-           {0, 1, 2}, {2, 1, 0}, {0, 2, 1}, {1, 0, 2}}) {
+  for (const std::vector<int>& order :
+       std::vector<std::vector<int>>{{0, 1, 2}, {2, 1, 0}, {0, 2, 1}, {1, 0, 2}}) {
     char* data = map_filled(3 * kMiB, 'a');
     for (const int i : order) {
       cache.put(data + i * kMiB, kMiB);
@@ -148,6 +148,19 @@ TEST_F(BlockCacheTest, GatheringAddsFreshPagesWhereTheFreeOnesAreTooFew) {
   EXPECT_EQ(cache.bytes(), 0);
 }
 
+TEST_F(BlockCacheTest, RangesTooSmallToMoveAreReplacedByFreshPages) {
+  char* data = map_filled(kMiB, 'a');
+  constexpr Bytes kSmall = 64 << 10;
+  for (int i = 0; i < 8; i += 2) {
+    cache.put(data + i * kSmall, kSmall);
+  }
+  char* block = static_cast<char*>(cache.gather(4 * kSmall));
+  EXPECT_EQ(std::count(block, block + 4 * kSmall, '\0'), 4 * kSmall);
+  EXPECT_EQ(cache.bytes(), 0);
+  EXPECT_FALSE(is_mapped(data));
+  EXPECT_TRUE(is_mapped(data + kSmall));
+}
+
 TEST_F(BlockCacheTest, AGatheredBlockCanBeGatheredFromAgain) {
   char* data = map_filled(8 * kMiB, 'a');
   for (int i = 0; i < 8; i += 2) {
@@ -173,7 +186,7 @@ TEST_F(BlockCacheTest, RandomUseNeverHandsOutAPageTwice) {
   std::vector<Live> live;
   Bytes live_bytes = 0;
   constexpr Bytes kBudget = 64 * kMiB;
-  for (int step = 0; step < 4000; ++step) {
+  for (int step = 0; step < 1500; ++step) {
     const Bytes size = PageMap::page_bytes() * (16 + random() % 1024);
     if (live_bytes + size <= kBudget && random() % 3 != 0) {
       void* data = cache.take(size);

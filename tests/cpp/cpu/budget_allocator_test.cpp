@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/budgeted_memory.h"
+
 C10_DECLARE_bool(caffe2_cpu_allocator_do_zero_fill);
 C10_DECLARE_bool(caffe2_cpu_allocator_do_junk_fill);
 
@@ -76,10 +78,10 @@ TEST_F(BudgetAllocatorTest, SmallBlocksCountWhatWasAskedForAndLargeOnesWholePage
     }
     const c10::DataPtr small = allocate(1001);
     EXPECT_EQ(newly_held(), 1001);
-    const c10::DataPtr large = allocate(BudgetAllocator::kLargeBytes + 1);
-    EXPECT_EQ(newly_held(), 1001 + BudgetAllocator::kLargeBytes + 4096);
+    const c10::DataPtr large = allocate(BudgetedMemory::kLargeBytes + 1);
+    EXPECT_EQ(newly_held(), 1001 + BudgetedMemory::kLargeBytes + 4096);
     EXPECT_EQ(allocator.block_of(small.get()).bytes, 1001);
-    EXPECT_EQ(allocator.block_of(large.get()).bytes, BudgetAllocator::kLargeBytes + 4096);
+    EXPECT_EQ(allocator.block_of(large.get()).bytes, BudgetedMemory::kLargeBytes + 4096);
   }
 }
 

@@ -244,8 +244,7 @@ int check_child(BudgetAllocator& allocator) {
 
 TEST_F(BudgetAllocatorThreadsTest, AForkInTheMiddleOfAllocationsLeavesAWorkingChild) {
   ReclaimableBlocks reclaimable;
-  allocator.set_budget(
-      16 * kMiB, [&](Bytes) { return static_cast<bool>(reclaimable.take(0)); }, nullptr);
+  allocator.set_budget(16 * kMiB, [&](Bytes) { return static_cast<bool>(reclaimable.take(0)); }, nullptr);
   c10::DataPtr inherited = allocator.allocate(kMiB);
   std::atomic<bool> done{false};
   int num_failed = 0;

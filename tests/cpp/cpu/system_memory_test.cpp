@@ -46,8 +46,7 @@ class SystemMemoryTest : public ::testing::Test {
     const std::string base = "sys/fs/cgroup/memory" + folder;
     write(base + "/memory.limit_in_bytes", std::to_string(limit) + "\n");
     write(base + "/memory.usage_in_bytes", std::to_string(used) + "\n");
-    write(base + "/memory.stat", "inactive_file 1\ntotal_inactive_file " +
-                                     std::to_string(droppable) + "\n");
+    write(base + "/memory.stat", "inactive_file 1\ntotal_inactive_file " + std::to_string(droppable) + "\n");
   }
   void limit_v2(const std::string& folder, const std::string& max, Bytes used) {
     write("sys/fs/cgroup" + folder + "/memory.max", max + "\n");

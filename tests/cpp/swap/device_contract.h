@@ -33,8 +33,7 @@ class DeviceContract : public ::testing::TestWithParam<Device& (*)()> {
     return device.allocator()->allocate(static_cast<size_t>(size));
   }
   void allow_blocks(int num_blocks, ReclaimFn reclaim = nullptr, DescribeFn describe = nullptr) {
-    device.set_budget(
-        device.held_bytes() + num_blocks * kBlock, std::move(reclaim), std::move(describe));
+    device.set_budget(device.held_bytes() + num_blocks * kBlock, std::move(reclaim), std::move(describe));
   }
   std::string error_of_one_block_too_many() {
     try {
