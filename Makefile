@@ -68,7 +68,7 @@ build/cmake-thread/ctest: sanitizer := thread
 build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ctest: $(torch_done)
 	cmake -S . -B build/$* -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DSANITIZE=$(sanitizer)
 	cmake --build build/$* --parallel $(JOBS)
-	ctest --test-dir build/$* --output-on-failure --no-tests=error
+	ctest --test-dir build/$* --parallel $(JOBS) --output-on-failure --no-tests=error
 
 test-python: build
 	$(BIN)/pytest

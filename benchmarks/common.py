@@ -129,10 +129,6 @@ def mib(size_bytes: float) -> str:
     return f"{size_bytes / MIB:.1f} MiB"
 
 
-def yes_no(value: bool) -> str:
-    return "yes" if value else "NO"
-
-
 def print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
     """The first row is the head; the first column is aligned to the left."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -4,6 +4,7 @@
 #include <c10/core/DispatchKeySet.h>
 #include <cstring>
 
+#include "forked.h"
 #include "signature.h"
 #include "tape.h"
 
@@ -75,7 +76,9 @@ Packed::Packed(
 }
 
 Packed::~Packed() {
-  tape_->handle_died(storage_);
+  if (!in_forked_child()) { // whose locks may never be free; the parent does the bookkeeping
+    tape_->handle_died(storage_);
+  }
 }
 
 void Packed::check_version() const {

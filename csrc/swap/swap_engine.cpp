@@ -28,16 +28,12 @@ namespace torchlms {
 //
 // A copy in flight keeps its StorageState, and so the block and the extent, alive; the chunk
 // functions touch only the raw pointer and the extent that they were given. Blocks are freed outside
-// mutex_, and managed bytes are lowered after the free and raised before the allocation, so that
+// mutex_, and a copy's end shows in the state only after that, so that whoever waited finds the memory
+// free. Managed bytes are lowered after the free and raised before the allocation, so that
 // held - managed never shows a peak that is not there.
-
-namespace {
-
-std::shared_ptr<DiskExtent> share(DiskExtent extent) {
-  return std::make_shared<DiskExtent>(std::move(extent));
-}
-
-} // namespace
+//
+// reclaim gives up only when nothing can leave and nothing moves: a copy in either direction, or a block
+// that another thread is about to free, may be what makes room.
 
 StorageState::StorageState(c10::Storage storage, Bytes size_bytes, int64_t order, bool is_managed)
     : size_bytes(size_bytes),
@@ -103,23 +99,31 @@ bool SwapEngine::swap_out(const StorageStatePtr& state) {
 }
 
 // Requires: mutex_ held.
+bool SwapEngine::may_leave(const StorageState& state) const {
+  if (!state.is_managed || state.is_pinned_ || state.is_discarded_ || state.num_waiting_ > 0 ||
+      state.residency_ != Residency::kDevice || state.transfer_ || state.device_copy_.use_count() != 1) {
+    return false;
+  }
+  // use_count() is a relaxed load: this orders what the former owners wrote before the copy.
+  static_cast<void>(state.device_copy_.getWeakStorageImpl());
+  return true;
+}
+
+// Requires: mutex_ held.
 bool SwapEngine::start_swap_out(const StorageStatePtr& state, TransferClass cls) {
-  if (!state->is_managed || state->is_pinned_ || state->is_discarded_ || write_error_ ||
-      state->residency_ != Residency::kDevice || state->transfer_ || state->device_copy_.use_count() != 1 ||
+  if (!may_leave(*state) || write_error_ ||
       static_cast<Bytes>(state->device_copy_.nbytes()) != state->storage_bytes) { // resized since it was saved
     return false;
   }
+  std::shared_ptr<DiskExtent> extent;
   try {
-    state->extent_ = share(store_->allocate(state->storage_bytes));
+    extent = std::make_shared<DiskExtent>(store_->allocate(state->storage_bytes));
   } catch (const DiskError&) {
     write_error_ = std::current_exception();
     return false;
   }
-  state->residency_ = Residency::kSwappingOut;
-  out_in_flight_ += state->size_bytes;
   const void* data = state->device_copy_.data();
-  auto extent = state->extent_;
-  state->transfer_ = link_->submit(
+  state->transfer_ = link_->submit( // may throw: nothing has changed yet
       Direction::kOut,
       cls,
       state->order,
@@ -130,47 +134,61 @@ bool SwapEngine::start_swap_out(const StorageStatePtr& state, TransferClass cls)
       [this, state](bool complete, std::exception_ptr error) {
         finish_swap_out(state, complete, std::move(error));
       });
+  state->extent_ = std::move(extent);
+  state->residency_ = Residency::kSwappingOut;
+  out_in_flight_ += state->size_bytes;
+  ++num_moves_;
   return true;
 }
 
 void SwapEngine::finish_swap_out(const StorageStatePtr& state, bool complete, std::exception_ptr error) {
-  c10::Storage doomed;
-  {
-    const std::lock_guard lock(mutex_);
-    state->transfer_ = nullptr;
-    if (error && !write_error_) {
-      write_error_ = std::move(error);
-    }
-    if (state->is_discarded_) {
-      doomed = std::move(state->device_copy_);
-      state->extent_ = nullptr;
-    } else if (state->residency_ == Residency::kSwappingOut && complete) {
-      doomed = std::move(state->device_copy_);
-      state->residency_ = Residency::kSwappedOut;
-      state->was_swapped_ = true;
-      stats_.swapped_out_bytes += state->storage_bytes;
-      resident_.erase(state->order);
-    } else {
-      // Cancelled by acquire or failed: the device copy is the only good one.
-      state->residency_ = Residency::kDevice;
-      state->extent_ = nullptr;
-    }
+  Lock lock(mutex_);
+  if (error && !write_error_) {
+    write_error_ = std::move(error);
   }
-  const bool frees = static_cast<bool>(doomed);
-  if (frees) {
-    free_copy(std::move(doomed), state->size_bytes);
+  if (complete && !state->is_discarded_) {
+    free_device_copy(lock, state);
+    state->residency_ = Residency::kSwappedOut;
+    state->was_swapped_ = true;
+    stats_.swapped_out_bytes += state->storage_bytes;
+    resident_.erase(state->order);
+  } else if (!state->is_discarded_) {
+    // Cancelled by acquire or failed: the device copy is the only good one.
+    state->residency_ = Residency::kDevice;
+    state->extent_ = nullptr;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    out_in_flight_ -= state->size_bytes;
-    num_freed_ += frees ? 1 : 0;
+  if (state->is_discarded_) { // maybe only while the block was freed
+    free_device_copy(lock, state);
+    state->residency_ = Residency::kSwappedOut; // ends the waits for it
+    state->extent_ = nullptr;
   }
-  changed_.notify_all();
+  state->transfer_ = nullptr;
+  out_in_flight_ -= state->size_bytes;
+  end_move();
 }
 
-void SwapEngine::free_copy(c10::Storage doomed, Bytes size_bytes) {
+// Unless it is gone already. mutex_ is released meanwhile. Requires: `lock` holds it, and the state or its
+// transfer keeps other threads from the copy.
+void SwapEngine::free_device_copy(Lock& lock, const StorageStatePtr& state) {
+  c10::Storage doomed = std::move(state->device_copy_);
+  if (!doomed) {
+    return;
+  }
+  ++num_moves_;
+  lock.unlock();
   doomed = c10::Storage();
-  device_.add_managed_bytes(-size_bytes);
+  if (state->is_managed) {
+    device_.add_managed_bytes(-state->size_bytes);
+  }
+  lock.lock();
+  end_move();
+}
+
+// Requires: mutex_ held.
+void SwapEngine::end_move() {
+  --num_moves_;
+  ++num_ended_moves_;
+  changed_.notify_all();
 }
 
 bool SwapEngine::try_swap_in(const StorageStatePtr& state) {
@@ -180,34 +198,26 @@ bool SwapEngine::try_swap_in(const StorageStatePtr& state) {
       return true;
     }
   }
-  device_.add_managed_bytes(state->size_bytes);
-  c10::DataPtr block = device_.try_allocate(state->storage_bytes);
-  if (!block) {
-    device_.add_managed_bytes(-state->size_bytes);
-    return false;
-  }
-  return start_swap_in(state, std::move(block), TransferClass::kPrefetch);
+  return start_swap_in(state, TransferClass::kPrefetch);
 }
 
-// Requires: the block's bytes are already in the device's managed bytes. Always true.
-bool SwapEngine::start_swap_in(const StorageStatePtr& state, c10::DataPtr block, TransferClass cls) {
-  std::unique_lock lock(mutex_);
+// False when there is no memory without reclaiming, which is done for kDemand only.
+bool SwapEngine::start_swap_in(const StorageStatePtr& state, TransferClass cls) {
+  device_.add_managed_bytes(state->size_bytes);
+  auto lower_again = c10::make_scope_exit([&] { device_.add_managed_bytes(-state->size_bytes); });
+  c10::DataPtr block = cls == TransferClass::kDemand
+      ? device_.allocator()->allocate(static_cast<size_t>(state->storage_bytes))
+      : device_.try_allocate(state->storage_bytes);
+  if (!block) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
   if (state->residency_ != Residency::kSwappedOut || state->is_discarded_) {
-    lock.unlock(); // another thread was faster
-    block.clear();
-    device_.add_managed_bytes(-state->size_bytes);
-    return true;
+    return true; // another thread was faster
   }
   void* data = block.mutable_get();
-  state->device_copy_ = c10::Storage(
-      c10::Storage::use_byte_size_t(),
-      static_cast<size_t>(state->storage_bytes),
-      std::move(block),
-      device_.allocator(),
-      /*resizable=*/true);
-  state->residency_ = Residency::kSwappingIn;
   auto extent = state->extent_;
-  state->transfer_ = link_->submit(
+  state->transfer_ = link_->submit( // may throw: nothing has changed yet
       Direction::kIn,
       cls,
       -state->order,
@@ -218,33 +228,37 @@ bool SwapEngine::start_swap_in(const StorageStatePtr& state, c10::DataPtr block,
       [this, state](bool complete, std::exception_ptr error) {
         finish_swap_in(state, complete, std::move(error));
       });
+  state->device_copy_ = c10::Storage(
+      c10::Storage::use_byte_size_t(),
+      static_cast<size_t>(state->storage_bytes),
+      std::move(block),
+      device_.allocator(),
+      /*resizable=*/true);
+  state->residency_ = Residency::kSwappingIn;
+  arriving_.emplace(state->order, state);
+  ++num_moves_;
+  lower_again.release();
   return true;
 }
 
 void SwapEngine::finish_swap_in(const StorageStatePtr& state, bool complete, std::exception_ptr error) {
-  c10::Storage doomed;
-  {
-    const std::lock_guard lock(mutex_);
-    state->transfer_ = nullptr;
-    if (state->is_discarded_) {
-      doomed = std::move(state->device_copy_);
-      state->extent_ = nullptr;
-    } else if (complete) {
-      state->residency_ = Residency::kDevice;
-      stats_.swapped_in_bytes += state->storage_bytes;
-      resident_.emplace(state->order, state);
-    } else {
-      doomed = std::move(state->device_copy_);
-      state->residency_ = Residency::kSwappedOut;
-      state->read_error_ = std::move(error);
-    }
+  Lock lock(mutex_);
+  if (complete && !state->is_discarded_) {
+    state->residency_ = Residency::kDevice;
+    state->read_error_ = nullptr; // of an earlier prefetch
+    stats_.swapped_in_bytes += state->storage_bytes;
+    resident_.emplace(state->order, state);
+  } else {
+    free_device_copy(lock, state);
+    state->residency_ = Residency::kSwappedOut;
+    state->read_error_ = std::move(error);
   }
-  if (doomed) {
-    free_copy(std::move(doomed), state->size_bytes);
-    const std::lock_guard lock(mutex_);
-    ++num_freed_;
+  if (state->is_discarded_) { // maybe only while the block was freed
+    state->extent_ = nullptr;
   }
-  changed_.notify_all();
+  state->transfer_ = nullptr;
+  arriving_.erase(state->order);
+  end_move();
 }
 
 c10::Storage SwapEngine::acquire(const StorageStatePtr& state, const InterruptFn& interrupt) {
@@ -259,21 +273,15 @@ c10::Storage SwapEngine::acquire(const StorageStatePtr& state, const InterruptFn
     }
     if (state->residency_ == Residency::kSwappedOut) {
       lock.unlock();
-      device_.add_managed_bytes(state->size_bytes);
-      c10::DataPtr block;
-      try {
-        block = device_.allocator()->allocate(static_cast<size_t>(state->storage_bytes));
-      } catch (...) {
-        device_.add_managed_bytes(-state->size_bytes);
-        throw;
-      }
-      start_swap_in(state, std::move(block), TransferClass::kDemand);
+      start_swap_in(state, TransferClass::kDemand);
       lock.lock();
       continue;
     }
     if (state->residency_ == Residency::kSwappingIn) {
       link_->promote(state->transfer_, TransferClass::kDemand);
     }
+    ++state->num_waiting_; // what has arrived must not be evicted before it is taken
+    const auto waited = c10::make_scope_exit([&] { --state->num_waiting_; });
     const StallTimer timer(*this);
     while (state->residency_ == Residency::kSwappingIn || state->residency_ == Residency::kSwappingOut) {
       const bool timed_out = changed_.wait_for(lock, std::chrono::milliseconds(50)) == std::cv_status::timeout;
@@ -311,53 +319,30 @@ void SwapEngine::wait_all_swapped_out() {
 }
 
 void SwapEngine::discard(const StorageStatePtr& state) {
-  c10::Storage doomed;
-  {
-    const std::lock_guard lock(mutex_);
-    if (state->is_discarded_) {
-      return;
-    }
-    state->is_discarded_ = true;
-    resident_.erase(state->order);
-    if (state->transfer_) {
-      // The copy in flight still uses block and extent; its end frees them.
-      link_->cancel(state->transfer_);
-      return;
-    }
-    doomed = std::move(state->device_copy_);
-    state->extent_ = nullptr;
-  }
-  if (!doomed) {
+  Lock lock(mutex_);
+  if (state->is_discarded_) {
     return;
   }
-  if (state->is_managed) {
-    free_copy(std::move(doomed), state->size_bytes);
-    const std::lock_guard lock(mutex_);
-    ++num_freed_;
+  state->is_discarded_ = true;
+  resident_.erase(state->order);
+  if (state->transfer_) {
+    // The copy in flight still uses block and extent; its end frees them.
+    link_->cancel(state->transfer_);
+    return;
   }
-}
-
-// A block that was prefetched and not used yet can go for nothing. Requires: mutex_ held.
-bool SwapEngine::drop_unused_copy(const StorageStatePtr& state, c10::Storage& doomed) {
-  if (state->residency_ != Residency::kDevice || !state->extent_ || state->transfer_ || state->is_pinned_ ||
-      state->device_copy_.use_count() != 1) {
-    return false;
-  }
-  doomed = std::move(state->device_copy_);
-  state->residency_ = Residency::kSwappedOut;
-  return true;
+  state->extent_ = nullptr;
+  free_device_copy(lock, state);
 }
 
 bool SwapEngine::reclaim(Bytes needed) {
-  std::unique_lock lock(mutex_);
-  const uint64_t freed_before = num_freed_;
+  Lock lock(mutex_);
   for (auto it = resident_.begin(); it != resident_.end() && out_in_flight_ < needed;) {
     const StorageStatePtr state = (it++)->second;
-    c10::Storage doomed;
-    if (drop_unused_copy(state, doomed)) {
+    if (may_leave(*state) && state->extent_) {
+      // Prefetched and not used yet: it can go for nothing.
       resident_.erase(state->order);
-      lock.unlock();
-      free_copy(std::move(doomed), state->size_bytes);
+      state->residency_ = Residency::kSwappedOut;
+      free_device_copy(lock, state);
       return true;
     }
     if (start_swap_out(state, TransferClass::kDemand)) {
@@ -369,13 +354,26 @@ bool SwapEngine::reclaim(Bytes needed) {
       link_->promote(state->transfer_, TransferClass::kDemand);
     }
   }
-  if (out_in_flight_ == 0 && num_freed_ == freed_before) {
+  cancel_prefetches(needed - out_in_flight_);
+  if (num_moves_ == 0) {
     return false;
   }
   const StallTimer timer(*this);
-  changed_.wait(lock, [&] { return num_freed_ != freed_before || out_in_flight_ == 0; });
-  // Copies that were cancelled or failed freed nothing, but there may be other candidates.
-  return num_freed_ != freed_before || !write_error_;
+  const uint64_t num_before = num_ended_moves_;
+  changed_.wait(lock, [&] { return num_ended_moves_ != num_before; });
+  return true;
+}
+
+// Those of storages that are needed last. Requires: mutex_ held.
+void SwapEngine::cancel_prefetches(Bytes enough) {
+  Bytes cancelled = 0;
+  for (auto it = arriving_.begin(); it != arriving_.end() && cancelled < enough; ++it) {
+    const StorageState& state = *it->second;
+    if (state.num_waiting_ == 0) {
+      link_->cancel(state.transfer_); // or it ends soon, and can go for nothing then
+      cancelled += state.size_bytes;
+    }
+  }
 }
 
 void SwapEngine::relieve(Bytes target) {

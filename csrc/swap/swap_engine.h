@@ -42,6 +42,7 @@ class StorageState {
   bool was_swapped_ = false;
   bool is_pinned_ = false; // never move again
   bool is_discarded_ = false;
+  int num_waiting_ = 0; // threads in acquire that wait for it to arrive
   std::exception_ptr read_error_;
 };
 using StorageStatePtr = std::shared_ptr<StorageState>;
@@ -116,13 +117,16 @@ class SwapEngine {
   }
 
  private:
+  using Lock = std::unique_lock<std::mutex>;
   class StallTimer;
+  bool may_leave(const StorageState& state) const;
   bool start_swap_out(const StorageStatePtr& state, TransferClass cls);
-  bool drop_unused_copy(const StorageStatePtr& state, c10::Storage& doomed);
   void finish_swap_out(const StorageStatePtr& state, bool complete, std::exception_ptr error);
-  bool start_swap_in(const StorageStatePtr& state, c10::DataPtr block, TransferClass cls);
+  bool start_swap_in(const StorageStatePtr& state, TransferClass cls);
   void finish_swap_in(const StorageStatePtr& state, bool complete, std::exception_ptr error);
-  void free_copy(c10::Storage doomed, Bytes size_bytes);
+  void free_device_copy(Lock& lock, const StorageStatePtr& state);
+  void cancel_prefetches(Bytes enough);
+  void end_move();
 
   Device& device_;
   const std::unique_ptr<DiskStore> store_;
@@ -131,9 +135,11 @@ class SwapEngine {
   std::condition_variable changed_; // any residency changed
   // Guarded by mutex_: evictable candidates by order, on the device or swapping out.
   std::map<int64_t, StorageStatePtr> resident_;
+  std::map<int64_t, StorageStatePtr> arriving_; // swapping in, by order
   int64_t next_order_ = 0;
   Bytes out_in_flight_ = 0;
-  uint64_t num_freed_ = 0; // blocks given back; tells waiters that trying again makes sense
+  int num_moves_ = 0; // copies and frees that have not ended
+  uint64_t num_ended_moves_ = 0; // tells waiters that trying again makes sense
   std::exception_ptr write_error_;
   Stats stats_;
 
