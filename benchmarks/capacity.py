@@ -29,15 +29,24 @@ def try_training(job: Job) -> dict[str, Any] | None:
 
 
 def largest(fits: Callable[[int], bool], guess: int) -> int:
-    """The largest batch that fits, given that every smaller one does too: walks from the guess."""
-    batch = max(guess, 1)
-    if fits(batch):
-        while fits(batch + 1):
-            batch += 1
-        return batch
-    while batch > 1 and not fits(batch - 1):
-        batch -= 1
-    return batch - 1
+    """The largest batch that fits, given that every smaller one does too; 0 when none does.
+
+    Gallops away from the guess until it lies between two batches, then halves the way.
+    """
+    low, high, stride = 0, guess, 1
+    if fits(guess):
+        low = guess
+        while fits(low + stride):
+            low, stride = low + stride, 2 * stride
+        high = low + stride
+    else:
+        while high > stride and not fits(high - stride):
+            high, stride = high - stride, 2 * stride
+        low = max(high - stride, 0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def measure(size: int, channels_last: bool, label: str) -> dict[str, Any]:
@@ -65,9 +74,10 @@ def measure(size: int, channels_last: bool, label: str) -> dict[str, Any]:
         return peak is not None and peak <= limit
 
     per_image = (floor(3 * PLAIN_BATCH) - floor(PLAIN_BATCH)) / (2 * PLAIN_BATCH)
-    guess = PLAIN_BATCH + int((limit - floor(PLAIN_BATCH)) / per_image)
-    floor_batch = largest(lambda batch: floor(batch) <= limit, guess)
-    batch = largest(trains, floor_batch)
+    room = limit - floor(3 * PLAIN_BATCH)
+    guess = 3 * PLAIN_BATCH + (int(room / per_image) if per_image > 0 else 0)
+    floor_batch = largest(lambda batch: floor(batch) <= limit, max(guess, 1))
+    batch = largest(trains, max(floor_batch, 1))
     trials.close()
     return {
         "plain_batch": PLAIN_BATCH,

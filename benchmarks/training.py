@@ -6,12 +6,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import common
 import torch
 import torchvision
+from common import RETURNING_MALLOC, Cell  # also puts the folder of the examples on the path
 from photos import random_crops
 from resident_memory import ResidentMemory
 from torch.utils.checkpoint import checkpoint
@@ -26,7 +26,7 @@ class Job:
     channels_last: bool = False
     checkpoints_blocks: bool = False
     """torch.utils.checkpoint round each residual block."""
-    offload: dict[str, Any] | None = field(default=None, hash=False)
+    offload: dict[str, Any] | None = None
     """Fields of torchlms.offload. None: torchlms is not imported."""
 
     def counted(self) -> Job:
@@ -86,17 +86,13 @@ class ResNetTraining:
     def resident_bytes(self) -> int:
         return self._memory.peak_above_start_bytes()
 
-    def num_ops(self) -> int:
-        """Differentiable operators of a forward pass."""
-        return len(self._scope.trace().to_dict()["ops"])
-
     def save(self, path: str) -> None:
         torch.save(self._model.state_dict(), path)
 
 
 def count_peak(job: Job, num_steps: int = 2) -> dict[str, int]:
     """Bytes that tensors and the process hold at most, in a process of its own."""
-    with common.Cell(ResNetTraining, job.counted(), environment=common.RETURNING_MALLOC) as cell:
+    with Cell(ResNetTraining, job.counted(), environment=RETURNING_MALLOC) as cell:
         peaks = [cell.call("step")["report"]["peak_bytes"] for _ in range(num_steps)]
         return {"peak_bytes": max(peaks), "resident_bytes": cell.call("resident_bytes")}
 

@@ -13,8 +13,6 @@ namespace torchlms {
 
 namespace {
 
-constexpr size_t kMostPrograms = 8;
-
 // Who holds the budget of each device. Guarded by its mutex, which is taken before any Session's.
 struct DeviceOwners {
   std::mutex mutex;
@@ -266,13 +264,25 @@ void Session::step_finished(Tape::Outcome outcome) {
   finished_.push_back(std::move(outcome));
 }
 
+bool Session::wants_plan() const {
+  const std::lock_guard lock(mutex_);
+  return !recorded_.empty() || std::any_of(finished_.begin(), finished_.end(), [](const Tape::Outcome& outcome) {
+    return outcome.is_complete && !outcome.followed;
+  });
+}
+
 void Session::step_boundary() {
   finish_open_steps();
   const std::lock_guard lock(mutex_);
-  joins_passes_ = true;
   note_peak(device_.take_peaks().held);
   learn_all();
-  report_ = std::exchange(joined_, Report());
+  if (num_joined_ > 0) {
+    report_ = joined_;
+    report_.step = ++num_steps_;
+  }
+  joins_passes_ = true;
+  joined_ = Report();
+  num_joined_ = 0;
 }
 
 } // namespace torchlms

@@ -72,6 +72,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   Bytes budget_bytes() const; // as it applies now: "min" is the floor once that is known
   bool is_busy() const; // an open scope or live saved tensors
+  bool wants_plan() const; // the next scope entry will make one
 
   // Objects through which the user can still use this session. Without any, and when it is not busy,
   // the budget ends at the first allocation that would not fit.
@@ -155,6 +156,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool joins_passes_ = false; // step_boundary() was called once: it ends steps
   Report report_; // of the step that ended last
   Report joined_; // of the passes since the last boundary
+  int num_joined_ = 0;
   double plan_us_ = 0; // spent on the plan that applies now
   std::shared_ptr<const Trace> latest_trace_;
   std::vector<std::pair<double, Bytes>> memory_; // of the step that ended last

@@ -108,7 +108,9 @@ void Session::measure_link() {
 void Session::publish(const Tape::Outcome& outcome) {
   const Link& link = engine_->link();
   Report& report = joins_passes_ ? joined_ : report_;
-  if (!joins_passes_) {
+  if (joins_passes_) {
+    ++num_joined_;
+  } else {
     report = Report();
     ++num_steps_;
   }

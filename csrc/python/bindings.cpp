@@ -9,6 +9,7 @@
 #include "python/errors.h"
 #include "python/packed_object.h"
 #include "python/plan_loading.h"
+#include "python/progress.h"
 #include "session.h"
 #include "swap/disk_probe.h"
 
@@ -86,6 +87,17 @@ py::dict measure_disk_folder(const std::string& folder) {
   return disk;
 }
 
+void enter(const std::shared_ptr<Session>& session) {
+  const bool plans = session->wants_plan();
+  if (plans) {
+    show_progress(*session, "planning", 0, 1);
+  }
+  released(*session, [&] { enter_scope(session); });
+  if (plans) {
+    show_progress(*session, "planning", 1, 1);
+  }
+}
+
 void bind_session(py::module_& m) {
   using SessionPtr = std::shared_ptr<Session>;
   py::class_<Session, SessionPtr>(m, "Session")
@@ -118,7 +130,7 @@ void bind_session(py::module_& m) {
           py::arg("min_offload_bytes"),
           py::arg("verify"),
           py::arg("name"))
-      .def("enter", [](const SessionPtr& self) { released(*self, [&] { enter_scope(self); }); })
+      .def("enter", &enter)
       .def("exit", [](const SessionPtr& self) { released(*self, [&] { exit_scope(self); }); })
       .def("step_boundary", [](const SessionPtr& self) { released(*self, [&] { self->step_boundary(); }); })
       .def("is_busy", &Session::is_busy)
@@ -139,7 +151,7 @@ void bind_session(py::module_& m) {
           [](const SessionPtr& self) { return released(*self, [&] { return plan_file_json(*self); }); })
       .def(
           "set_progress",
-          [](Session& self, py::object fn) { set_recording_progress(&self, std::move(fn)); },
+          [](const Session& self, py::object fn) { set_progress(self, std::move(fn)); },
           py::arg("fn"))
       .def("load_plan", [](const SessionPtr& self, const py::dict& trace, const py::dict& plan) {
         self->load(load_program(trace, plan));

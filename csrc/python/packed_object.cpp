@@ -4,11 +4,11 @@
 #include <memory>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <unordered_map>
 
 #include "hooks.h"
 #include "packed.h"
 #include "python/errors.h"
+#include "python/progress.h"
 
 namespace py = pybind11;
 
@@ -27,11 +27,6 @@ struct PackedObject {
 PyTypeObject packed_type{};
 PyObject* opt_out_name = nullptr; // "_do_not_offload"
 PyObject* detach_name = nullptr;
-
-std::unordered_map<const Session*, std::pair<py::object, int64_t>>& progress_functions() {
-  static auto* functions = new std::unordered_map<const Session*, std::pair<py::object, int64_t>>; // guarded by the GIL
-  return *functions;
-}
 
 void dealloc(PyObject* self) {
   auto* object = reinterpret_cast<PackedObject*>(self);
@@ -61,17 +56,6 @@ int64_t tracked_version(PyObject* tensor) {
   return unpacked.is_inference() ? -1 : static_cast<int64_t>(unpacked._version());
 }
 
-void report_progress(Tape& tape) {
-  auto& functions = progress_functions();
-  if (functions.empty() || tape.mode() != Tape::Mode::kReactive) {
-    return;
-  }
-  const auto entry = functions.find(&tape.session());
-  if (entry != functions.end() && ++entry->second.second % 64 == 0) {
-    entry->second.first("recording", entry->second.second, 0);
-  }
-}
-
 PyObject* pack(PyObject*, PyObject* tensor) {
   auto* object = PyObject_New(PackedObject, &packed_type);
   if (!object) {
@@ -87,7 +71,9 @@ PyObject* pack(PyObject*, PyObject* tensor) {
       tape->session().engine().rethrow_error();
       if (THPVariable_CheckTypeExact(Py_TYPE(tensor))) {
         object->packed = tape->pack(THPVariable_Unpack(tensor), opted_out(tensor)).release();
-        report_progress(*tape);
+        if (tape->mode() == Tape::Mode::kReactive) {
+          count_recorded(tape->session());
+        }
       }
       if (!object->packed) {
         tape->count_not_planned("kind of tensor");
@@ -165,14 +151,6 @@ void keep_tensor(const py::object& tensor) {
   TORCH_CHECK_TYPE(THPVariable_Check(tensor.ptr()), "torchlms.keep: expected a tensor, got ", Py_TYPE(tensor.ptr())->tp_name);
   if (Tape* tape = current_tape()) {
     tape->keep(THPVariable_Unpack(tensor.ptr()));
-  }
-}
-
-void set_recording_progress(Session* session, py::object fn) {
-  if (fn.is_none()) {
-    progress_functions().erase(session);
-  } else {
-    progress_functions()[session] = {std::move(fn), 0};
   }
 }
 

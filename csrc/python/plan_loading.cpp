@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 #include <charconv>
+#include <pybind11/stl.h>
 
 #include "plan/validator.h"
 #include "trace/json.h"

@@ -14,6 +14,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))  # training.py and children.py, here and when spawned
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _fast_collections() -> None:
+    gc.freeze()  # what imports made: the many collections of these tests need not walk it
+
+
 @pytest.fixture(autouse=True)
 def _clean_thread() -> Iterator[None]:
     torch.manual_seed(0)

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from training import ScopeMaker, seeded
+from training import ScopeMaker, bits, seeded
 
-N = 12
+N = 32
 
 
 class Shared(nn.Module):
@@ -121,8 +121,9 @@ class RandomProgram:
                 if isinstance(error, torch.OutOfMemoryError):
                     raise
                 results.append(type(error).__name__)  # plain PyTorch must refuse the same step
-            results.append([parameter.grad for parameter in shared.parameters()])
-            results.append([inputs.grad, [buffer.clone() for buffer in shared.buffers()]])
+            gradients = [parameter.grad for parameter in shared.parameters()]
+            results.append(bits([gradients, inputs.grad, list(shared.buffers())]))
+            del gradients
             shared.zero_grad()
             inputs.grad = None
         return results
@@ -133,16 +134,17 @@ class RandomProgram:
         with scope():
             outputs = self._forward(shared, inputs, step)
             loss = torch.stack([output.square().mean() for output in outputs]).sum()
-        values = [output.detach().clone() for output in outputs]
+        values = bits(outputs)
         del outputs
         if ending == "backward":
             loss.backward()
         elif ending == "retain":
             loss.backward(retain_graph=True)
-            values.append(torch.autograd.grad(loss, inputs, retain_graph=True))
+            values += bits(torch.autograd.grad(loss, inputs, retain_graph=True))
             loss.backward()
         elif ending == "grad":
-            values.append(torch.autograd.grad(loss, [inputs, shared.scale], allow_unused=True))
+            some = torch.autograd.grad(loss, [inputs, shared.scale], allow_unused=True)
+            values += bits(some)
         elif ending == "double":
             (slope,) = torch.autograd.grad(loss, inputs, create_graph=True)
             (loss + slope.square().sum()).backward()
