@@ -105,7 +105,8 @@ void Session::take_device() {
         !other->is_busy(),
         "torchlms: the device is in use by offload(",
         other->options_.name,
-        "), which has an open scope or saved tensors that backward has not used yet; offload(",
+        "), which has an open scope or saved tensors that backward has not used yet (after a backward that raised: "
+        "until the next one); offload(",
         options_.name,
         ") cannot take it before they are gone");
   }

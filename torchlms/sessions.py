@@ -4,9 +4,12 @@ every iteration finds the plan of the last one."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections import OrderedDict
+
+import torch
 
 from torchlms import _C
 from torchlms.progress import ProgressLine, is_wanted
@@ -33,6 +36,17 @@ def get(settings: Settings, progress: bool | None) -> _C.Session:
         _evict()
     session.set_progress(ProgressLine() if is_wanted(progress) else None)
     return session
+
+
+def _drain_backward_queue() -> None:
+    """A backward that raised leaves the nodes it had queued, and what they saved, to this thread's
+    next backward. Without one PyTorch would free them after the interpreter is gone, and crash."""
+    if not _is_forked_child:
+        with torch.enable_grad():
+            torch.zeros((), requires_grad=True).backward()
+
+
+atexit.register(_drain_backward_queue)
 
 
 def _make(settings: Settings) -> _C.Session:

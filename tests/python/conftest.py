@@ -13,6 +13,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # training.py and children.py, here and when spawned
 
+from training import settle  # noqa: E402
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _fast_collections() -> None:
@@ -25,6 +27,6 @@ def _clean_thread() -> Iterator[None]:
     num_threads = torch.get_num_threads()
     yield
     torch.set_num_threads(num_threads)
-    gc.collect()  # graphs in the cycles of caught exceptions: they keep their session's device
+    settle()  # a graph that is left would keep its session's device
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     assert hooks is None, "saved-tensor hooks are left installed"

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from training import ScopeMaker, bits, seeded
+from training import ScopeMaker, bits, seeded, settle
 
 N = 32
 
@@ -121,6 +121,7 @@ class RandomProgram:
                 if isinstance(error, torch.OutOfMemoryError):
                     raise
                 results.append(type(error).__name__)  # plain PyTorch must refuse the same step
+                settle()
             gradients = [parameter.grad for parameter in shared.parameters()]
             results.append(bits([gradients, inputs.grad, list(shared.buffers())]))
             del gradients

@@ -62,6 +62,7 @@ def first_difference(expected: Any, got: Any) -> str | None:
 
 def run(program: Program, scope: ScopeMaker = contextlib.nullcontext) -> list[Any]:
     """The program's results from a fixed generator state on, and the state it leaves behind."""
+    settle()
     torch.manual_seed(1)
     result = program(scope)
     return [result, torch.get_rng_state()]
@@ -112,9 +113,16 @@ def seeded(*shape: int, seed: int = 0, **options: Any) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **options)
 
 
-def held_bytes() -> int:
-    """Bytes that tensors hold on the device now, without what lies in reference cycles."""
+def settle() -> None:
+    """Frees graphs that nobody uses: those in the cycles of caught exceptions, and what PyTorch left
+    queued on this thread when a backward raised, until the next backward."""
     gc.collect()
+    torch.zeros((), requires_grad=True).backward()
+
+
+def held_bytes() -> int:
+    """Bytes that tensors in use hold on the device now."""
+    settle()
     return _C.device_memory()["held_bytes"]
 
 
