@@ -232,9 +232,10 @@ TapePtr Session::open_tape() {
   finish_open_steps();
   engine_->rethrow_error();
   if (is_off()) {
-    note_peak(device_.take_peaks().held);
     const std::lock_guard lock(mutex_);
-    publish_off_step();
+    device_.take_peaks();
+    step_peak_ = device_.held_bytes();
+    ++num_steps_;
     return nullptr;
   }
   take_device();

@@ -155,11 +155,9 @@ void Session::publish(const Tape::Outcome& outcome) {
 
 void Session::publish_off_step() {
   report_ = Report();
-  report_.step = num_steps_++;
+  report_.step = num_steps_;
   report_.state = "off";
   report_.policy = "off";
-  report_.peak_bytes = step_peak_;
-  step_peak_ = device_.held_bytes();
 }
 
 void Session::plan(Bytes entry_bytes) {
@@ -199,15 +197,23 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
 }
 
 void Session::check_fits(const Program& program) const {
-  const Plan& plan = program.plan();
-  if (plan.fits || holds_minimum() || program.entry_bytes() <= program.trace().entry_bytes) {
-    return; // what was recorded inside this budget can run in it again
+  // The plan's floor is what planning can promise; reactive swapping may get below it. What nobody may
+  // move does not fit by any means.
+  const Trace& trace = program.trace();
+  const auto largest = std::max_element(trace.events.begin(), trace.events.end(), [](const Event& a, const Event& b) {
+    return a.base_peak_bytes < b.base_peak_bytes;
+  });
+  const Bytes budget = options_.budget_bytes - external_bytes_;
+  if (holds_minimum() || largest == trace.events.end() ||
+      largest->base_peak_bytes + program.entry_bytes() - trace.entry_bytes <= budget) {
+    return;
   }
+  const Plan& plan = program.plan();
   throw BudgetError(
       "out of memory. DefaultCPUAllocator: can't allocate memory: the budget of " + human_bytes(options_.budget_bytes) +
       " (" + std::to_string(options_.budget_bytes) + " bytes) is below what this program needs at " + plan.floor_op +
-      ", whatever is moved: the smallest budget that works is " + human_bytes(plan.floor_bytes) + " (at least " +
-      std::to_string(plan.floor_bytes) + " bytes)");
+      ", whatever is moved: the smallest budget that works is " + human_bytes(plan.floor_bytes + external_bytes_) +
+      " (at least " + std::to_string(plan.floor_bytes + external_bytes_) + " bytes)");
 }
 
 void Session::remember(ProgramPtr program) {

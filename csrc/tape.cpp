@@ -360,7 +360,9 @@ std::unique_ptr<Packed> Tape::pack(const at::Tensor& tensor, bool keep) {
   if (!is_plain(tensor)) {
     return nullptr;
   }
+  States to_wait; // nothing waits here: the caller holds the GIL
   const std::lock_guard lock(mutex_);
+  poll_deaths(to_wait); // a custom Function saves with no op of ours around it
   StorageId id = id_of(tensor);
   if (slots_[id].was_freed) {
     // Saved again after its first graph was gone: a new life, a new id.

@@ -205,8 +205,11 @@ inline Trace random_trace(const RandomTraceOptions& options) {
   return RandomStep(options).play();
 }
 
-// Many small traces of every shape.
+// Many small traces of every shape; fewer where a sanitizer makes each one ten times as slow.
 inline std::vector<Trace> random_traces(int count) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  count = std::max(6, count / 6);
+#endif
   std::vector<Trace> traces;
   for (int i = 0; i < count; ++i) {
     const auto shape = static_cast<Shape>(i % 3);

@@ -7,8 +7,10 @@
 #include <cerrno>
 #include <chrono>
 #include <future>
+#include <latch>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -196,6 +198,14 @@ TEST_F(SwapEngineTest, AnUnmanagedStorageIsNeverMovedNorCounted) {
   EXPECT_EQ(device.held_bytes(), 0);
 }
 
+TEST_F(SwapEngineTest, AStorageThatWasResizedIsNeverMoved) {
+  const StorageStatePtr state = resident(1);
+  engine->acquire(state).set_nbytes(static_cast<size_t>(kSize / 2));
+  EXPECT_FALSE(engine->swap_out(state));
+  EXPECT_FALSE(engine->reclaim(1));
+  EXPECT_EQ(residency(state), Residency::kDevice);
+}
+
 class DiscardTest : public SwapEngineTest, public ::testing::WithParamInterface<Residency> {};
 
 TEST_P(DiscardTest, FreesTheBytesWhereverTheyAre) {
@@ -212,6 +222,7 @@ TEST_P(DiscardTest, FreesTheBytesWhereverTheyAre) {
   engine->wait_swapped_out(state);
   EXPECT_FALSE(engine->swap_out(state));
   EXPECT_FALSE(engine->reclaim(1));
+  EXPECT_TRUE(eventually([&] { return state.use_count() == 2; })); // the test's own
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -288,6 +299,30 @@ TEST_F(SwapEngineTest, AnAllocationWaitsForTheMemoryOfADiscardedPrefetch) {
   ASSERT_TRUE(eventually([&] { return engine->link().stats(Direction::kIn).busy_us > 0; }));
   engine->discard(state);
   EXPECT_NO_THROW(allocate(2));
+}
+
+TEST_F(SwapEngineTest, ReclaimTakesNothingThatSomebodyWaitsFor) {
+  std::optional<HeldLane> held;
+  const StorageStatePtr state = in_state(Residency::kSwappingIn, held);
+  const uint64_t num_allocations = device.next_serial();
+  std::latch is_waiting(1);
+  auto acquired = std::async(std::launch::async, [&] {
+    return engine->acquire(state, [&, is_first = true]() mutable {
+      is_waiting.count_down(std::exchange(is_first, false) ? 1 : 0);
+    });
+  });
+  is_waiting.wait();
+  auto reclaimed = std::async(std::launch::async, [&] {
+    while (engine->reclaim(1)) {
+    }
+    return residency(state);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20)); // for a reclaim that takes it to show
+  held.reset();
+  const c10::Storage storage = acquired.get();
+  EXPECT_TRUE(is_filled(storage, 1));
+  EXPECT_EQ(reclaimed.get(), Residency::kDevice);
+  EXPECT_EQ(device.next_serial(), num_allocations);
 }
 
 TEST_F(SwapEngineTest, RelieveStartsWithWhatIsNeededLastAndCountsWhatIsUnderWay) {
