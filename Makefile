@@ -73,7 +73,7 @@ build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ct
 test-python: build
 	$(BIN)/pytest
 
-lint: $(lint_done) tidy
+lint: $(lint_done)
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure
 
 format: $(lint_done)

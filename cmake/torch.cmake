@@ -26,9 +26,9 @@ endforeach()
 
 add_library(torch::cpu INTERFACE IMPORTED)
 target_link_libraries(torch::cpu INTERFACE torch::torch_cpu torch::c10)
-target_compile_definitions(torch::cpu INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+target_compile_definitions(torch::c10 INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
 target_include_directories(
-    torch::cpu
+    torch::c10
     SYSTEM
     INTERFACE ${torch_folder}/include ${torch_folder}/include/torch/csrc/api/include
 )

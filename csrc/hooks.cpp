@@ -84,7 +84,8 @@ void remove_hooks() {
   while (!state.stack.empty()) {
     auto layer = state.stack.top();
     state.stack.pop();
-    if (layer.first.ptr(&layer.first.pyinterpreter()) == default_hooks->pack.ptr(&layer.first.pyinterpreter())) {
+    if (layer.first.ptr(&layer.first.pyinterpreter()) ==
+        default_hooks->pack.ptr(&layer.first.pyinterpreter())) {
       break;
     }
     above.push(std::move(layer));

@@ -47,7 +47,8 @@ at::Tensor View::copy_of(const c10::Storage& storage) const {
       c10::Storage::use_byte_size_t(), static_cast<size_t>(span), c10::GetAllocator(device.type()), true);
   if (span > 0) {
     const Bytes offset = storage_offset * static_cast<Bytes>(dtype.itemsize());
-    std::memcpy(copy.mutable_data(), static_cast<const char*>(storage.data()) + offset, static_cast<size_t>(span));
+    std::memcpy(
+        copy.mutable_data(), static_cast<const char*>(storage.data()) + offset, static_cast<size_t>(span));
   }
   return own.over(std::move(copy));
 }
@@ -63,11 +64,7 @@ Bytes View::span_bytes() const {
   return (last + 1) * static_cast<Bytes>(dtype.itemsize());
 }
 
-Packed::Packed(
-    std::shared_ptr<Tape> tape,
-    StorageStatePtr state,
-    StorageId storage,
-    const at::Tensor& tensor)
+Packed::Packed(std::shared_ptr<Tape> tape, StorageStatePtr state, StorageId storage, const at::Tensor& tensor)
     : tape_(std::move(tape)), state_(std::move(state)), storage_(storage), view_(tensor) {
   if (!tensor.is_inference()) {
     version_counter_ = tensor.unsafeGetTensorImpl()->version_counter();

@@ -154,7 +154,9 @@ std::string Session::describe(Bytes requested) {
   const std::string operation = current_operation();
   const Bytes held = device_.held_bytes() + external_bytes_;
   std::string text = "torchlms holds a budget of " + human_bytes(options_.budget_bytes);
-  text += operation.empty() ? ": " : ", and " + operation + " needs at least " + human_bytes(held + requested) + ": ";
+  text += operation.empty()
+      ? ": "
+      : ", and " + operation + " needs at least " + human_bytes(held + requested) + ": ";
   text += human_bytes(requested) + " more than the " + human_bytes(held) + " that are held, of which " +
       human_bytes(device_.managed_bytes()) +
       " are saved tensors that are in use now or that the program still holds. Everything else was moved to disk "
@@ -173,7 +175,8 @@ void Session::note_external(const c10::Storage& storage) {
   const std::lock_guard lock(mutex_);
   const auto bytes = static_cast<Bytes>(storage.nbytes());
   const bool is_new =
-      external_.emplace(storage.unsafeGetStorageImpl(), std::pair{storage.getWeakStorageImpl(), bytes}).second;
+      external_.emplace(storage.unsafeGetStorageImpl(), std::pair{storage.getWeakStorageImpl(), bytes})
+          .second;
   external_bytes_ += is_new ? bytes : 0;
 }
 
@@ -268,9 +271,10 @@ void Session::step_finished(Tape::Outcome outcome) {
 
 bool Session::wants_plan() const {
   const std::lock_guard lock(mutex_);
-  return !recorded_.empty() || std::any_of(finished_.begin(), finished_.end(), [](const Tape::Outcome& outcome) {
-    return outcome.is_complete && !outcome.followed;
-  });
+  return !recorded_.empty() ||
+      std::any_of(finished_.begin(), finished_.end(), [](const Tape::Outcome& outcome) {
+        return outcome.is_complete && !outcome.followed;
+      });
 }
 
 void Session::step_boundary() {

@@ -76,8 +76,10 @@ void Session::learn(Tape::Outcome& outcome) {
   const auto& measured = measured_us_[outcome.trace.signature()];
   const double predicted = outcome.followed->plan().predicted_step_us;
   const bool is_off = std::abs(measured.back() - predicted) > kTolerance * predicted;
-  outcome.trace.backward_peak_node = outcome.followed->trace().backward_peak_node; // named while recording only
-  if (measured.size() == 2 && is_off && !has_loaded_plan_ && replanned_.insert(outcome.trace.signature()).second) {
+  outcome.trace.backward_peak_node =
+      outcome.followed->trace().backward_peak_node; // named while recording only
+  if (measured.size() == 2 && is_off && !has_loaded_plan_ &&
+      replanned_.insert(outcome.trace.signature()).second) {
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
   }
 }
@@ -120,7 +122,8 @@ void Session::publish(const Tape::Outcome& outcome) {
   report.peak_bytes = std::max<Bytes>(report.peak_bytes, step_peak_ + external_bytes_);
   const Trace& trace = outcome.was_watched ? outcome.followed->trace() : outcome.trace;
   if (outcome.is_complete || outcome.was_watched) {
-    report.unlimited_peak_bytes = std::max(report.unlimited_peak_bytes.value_or(0), trace.unlimited_peak_bytes());
+    report.unlimited_peak_bytes =
+        std::max(report.unlimited_peak_bytes.value_or(0), trace.unlimited_peak_bytes());
   }
   report.kept_bytes += outcome.was_watched ? trace.saved_bytes() : outcome.kept_bytes;
   report.swapped_bytes += outcome.swapped_bytes;
@@ -164,7 +167,8 @@ void Session::plan(Bytes entry_bytes) {
   const double most_drift = 0.01 * static_cast<double>(std::max<Bytes>(budget_bytes(), 1));
   std::vector<Recorded> wanted = std::exchange(recorded_, {});
   for (const ProgramPtr& program : programs_) {
-    if (std::abs(static_cast<double>(entry_bytes - program->entry_bytes())) > most_drift && !has_loaded_plan_) {
+    if (std::abs(static_cast<double>(entry_bytes - program->entry_bytes())) > most_drift &&
+        !has_loaded_plan_) {
       wanted.insert(wanted.begin(), {program->trace(), program->geometry()});
     }
   }
@@ -179,7 +183,8 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
   request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_;
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
-  const bool has_room = !options_.verify && static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
+  const bool has_room =
+      !options_.verify && static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
   if (!has_room) {
     measure_link();
   }
@@ -190,8 +195,8 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
   if (holds_minimum()) {
     minimum_bytes_ = plan.floor_bytes;
   }
-  auto program =
-      std::make_shared<const Program>(std::move(trace), std::move(plan), std::move(geometry), entry_bytes, has_room);
+  auto program = std::make_shared<const Program>(
+      std::move(trace), std::move(plan), std::move(geometry), entry_bytes, has_room);
   check_fits(*program);
   return program;
 }
@@ -200,9 +205,10 @@ void Session::check_fits(const Program& program) const {
   // The plan's floor is what planning can promise; reactive swapping may get below it. What nobody may
   // move does not fit by any means.
   const Trace& trace = program.trace();
-  const auto largest = std::max_element(trace.events.begin(), trace.events.end(), [](const Event& a, const Event& b) {
-    return a.base_peak_bytes < b.base_peak_bytes;
-  });
+  const auto largest =
+      std::max_element(trace.events.begin(), trace.events.end(), [](const Event& a, const Event& b) {
+        return a.base_peak_bytes < b.base_peak_bytes;
+      });
   const Bytes budget = options_.budget_bytes - external_bytes_;
   if (holds_minimum() || largest == trace.events.end() ||
       largest->base_peak_bytes + program.entry_bytes() - trace.entry_bytes <= budget) {
@@ -210,10 +216,12 @@ void Session::check_fits(const Program& program) const {
   }
   const Plan& plan = program.plan();
   throw BudgetError(
-      "out of memory. DefaultCPUAllocator: can't allocate memory: the budget of " + human_bytes(options_.budget_bytes) +
-      " (" + std::to_string(options_.budget_bytes) + " bytes) is below what this program needs at " + plan.floor_op +
-      ", whatever is moved: the smallest budget that works is " + human_bytes(plan.floor_bytes + external_bytes_) +
-      " (at least " + std::to_string(plan.floor_bytes + external_bytes_) + " bytes)");
+      "out of memory. DefaultCPUAllocator: can't allocate memory: the budget of " +
+      human_bytes(options_.budget_bytes) + " (" + std::to_string(options_.budget_bytes) +
+      " bytes) is below what this program needs at " + plan.floor_op +
+      ", whatever is moved: the smallest budget that works is " +
+      human_bytes(plan.floor_bytes + external_bytes_) + " (at least " +
+      std::to_string(plan.floor_bytes + external_bytes_) + " bytes)");
 }
 
 void Session::remember(ProgramPtr program) {
@@ -267,8 +275,12 @@ std::string Session::timeline_json() {
     Bytes managed = 0;
     for (size_t i = 0; i < latest_trace_->events.size(); ++i) {
       const Event& event = latest_trace_->events[i];
-      json.begin_array().value(memory_[i].first).value(event.base_peak_bytes + managed + external_bytes_).end_array();
-      const bool is_managed = event.kind != EventKind::kOp && latest_trace_->storages[event.subject].is_managed;
+      json.begin_array()
+          .value(memory_[i].first)
+          .value(event.base_peak_bytes + managed + external_bytes_)
+          .end_array();
+      const bool is_managed =
+          event.kind != EventKind::kOp && latest_trace_->storages[event.subject].is_managed;
       if (is_managed && latest_trace_->storages[event.subject].first_pack == static_cast<EventId>(i)) {
         managed += latest_trace_->storages[event.subject].size_bytes;
       } else if (is_managed && event.kind == EventKind::kFree) {

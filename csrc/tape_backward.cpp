@@ -7,7 +7,8 @@
 
 namespace torchlms {
 
-c10::Storage Tape::unpack(StorageId id, const StorageStatePtr& state, const SwapEngine::InterruptFn& interrupt) {
+c10::Storage Tape::unpack(
+    StorageId id, const StorageStatePtr& state, const SwapEngine::InterruptFn& interrupt) {
   States to_wait;
   bool is_late = false;
   {
@@ -88,8 +89,9 @@ void Tape::prefetch_reactive(StorageId current) {
   if (session_->holds_minimum()) {
     return;
   }
-  while (prefetch_cursor_ > 0 && (!slots_[packed_order_[prefetch_cursor_ - 1]].state ||
-                                  packed_order_[prefetch_cursor_ - 1] == current)) {
+  while (prefetch_cursor_ > 0 &&
+         (!slots_[packed_order_[prefetch_cursor_ - 1]].state ||
+          packed_order_[prefetch_cursor_ - 1] == current)) {
     --prefetch_cursor_;
   }
   constexpr size_t kMostAhead = 64;

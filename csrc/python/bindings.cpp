@@ -136,8 +136,12 @@ void bind_session(py::module_& m) {
       .def("is_busy", &Session::is_busy)
       .def("add_user", &Session::add_user)
       .def("remove_user", &Session::remove_user)
-      .def("report_json", [](const SessionPtr& self) { return released(*self, [&] { return self->report().to_json(); }); })
-      .def("timeline_json", [](const SessionPtr& self) { return released(*self, [&] { return self->timeline_json(); }); })
+      .def(
+          "report_json",
+          [](const SessionPtr& self) { return released(*self, [&] { return self->report().to_json(); }); })
+      .def(
+          "timeline_json",
+          [](const SessionPtr& self) { return released(*self, [&] { return self->timeline_json(); }); })
       .def(
           "trace_json",
           [](const SessionPtr& self) {

@@ -18,8 +18,7 @@ namespace {
 
 // Exactly one of the two is set.
 struct PackedObject {
-  PyObject_HEAD
-  Packed* packed;
+  PyObject_HEAD Packed* packed;
   PyObject* detached; // a kind of tensor that torchlms passes through: an alias without its graph
   int64_t version; // of the detached tensor at pack; -1 when it is not tracked
 };
@@ -148,7 +147,10 @@ void register_packed_type() {
 }
 
 void keep_tensor(const py::object& tensor) {
-  TORCH_CHECK_TYPE(THPVariable_Check(tensor.ptr()), "torchlms.keep: expected a tensor, got ", Py_TYPE(tensor.ptr())->tp_name);
+  TORCH_CHECK_TYPE(
+      THPVariable_Check(tensor.ptr()),
+      "torchlms.keep: expected a tensor, got ",
+      Py_TYPE(tensor.ptr())->tp_name);
   if (Tape* tape = current_tape()) {
     tape->keep(THPVariable_Unpack(tensor.ptr()));
   }

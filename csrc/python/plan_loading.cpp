@@ -157,7 +157,10 @@ Trace load_trace(const py::dict& object) {
     trace.prefix_signatures.push_back(hex(cast<std::string>(item, "a signature"), "a signature"));
   }
   for (const Event& event : trace.events) {
-    check_id(event.subject, event.kind == EventKind::kOp ? trace.ops.size() : trace.storages.size(), "an event's subject");
+    check_id(
+        event.subject,
+        event.kind == EventKind::kOp ? trace.ops.size() : trace.storages.size(),
+        "an event's subject");
   }
   trace.forward_end = field<EventId>(object, "forward_end");
   check_id(trace.forward_end, trace.events.size() + 1, "forward_end");
@@ -184,7 +187,8 @@ Plan load_plan(const py::dict& object, const Trace& trace) {
   for (const py::handle& item : field<py::list>(object, "actions")) {
     const auto source = cast<py::dict>(item, "an action");
     Action action;
-    action.kind = static_cast<ActionKind>(choice(field<std::string>(source, "kind"), kKinds, "an action's kind"));
+    action.kind =
+        static_cast<ActionKind>(choice(field<std::string>(source, "kind"), kKinds, "an action's kind"));
     action.swap_out = field<EventId>(source, "swap_out");
     action.release = field<EventId>(source, "release");
     action.swap_in = field<EventId>(source, "swap_in");

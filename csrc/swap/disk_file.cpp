@@ -146,12 +146,12 @@ int DiskFile::read(Bytes position, void* data, Bytes size) {
 }
 
 bool DiskFile::is_memory() const {
-  struct statfs status {};
+  struct statfs status{};
   return ::fstatfs(fd_, &status) == 0 && (status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC);
 }
 
 Bytes DiskFile::free_bytes() const {
-  struct statfs status {};
+  struct statfs status{};
   if (::fstatfs(fd_, &status) != 0) {
     return 0;
   }

@@ -6,6 +6,8 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include "swap/stall_timer.h"
+
 namespace torchlms {
 
 // Note [Swap engine]
@@ -41,20 +43,6 @@ StorageState::StorageState(c10::Storage storage, Bytes size_bytes, int64_t order
       order(order),
       is_managed(is_managed),
       device_copy_(std::move(storage)) {}
-
-// Adds the time that a thread waits to the engine's stalls.
-class SwapEngine::StallTimer {
- public:
-  explicit StallTimer(SwapEngine& engine) : engine_(engine), start_(std::chrono::steady_clock::now()) {}
-  ~StallTimer() {
-    const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - start_;
-    engine_.stall_ns_.fetch_add(waited.count(), std::memory_order_relaxed);
-  }
-
- private:
-  SwapEngine& engine_;
-  const std::chrono::steady_clock::time_point start_;
-};
 
 SwapEngine::SwapEngine(Device& device, std::unique_ptr<DiskStore> store, Link::Options link)
     : device_(device), store_(std::move(store)), link_(std::make_unique<Link>(link)) {}
@@ -112,7 +100,8 @@ bool SwapEngine::may_leave(const StorageState& state) const {
 // Requires: mutex_ held.
 bool SwapEngine::start_swap_out(const StorageStatePtr& state, TransferClass cls) {
   if (!may_leave(*state) || write_error_ ||
-      static_cast<Bytes>(state->device_copy_.nbytes()) != state->storage_bytes) { // resized since it was saved
+      static_cast<Bytes>(state->device_copy_.nbytes()) !=
+          state->storage_bytes) { // resized since it was saved
     return false;
   }
   std::shared_ptr<DiskExtent> extent;
@@ -282,9 +271,10 @@ c10::Storage SwapEngine::acquire(const StorageStatePtr& state, const InterruptFn
     }
     ++state->num_waiting_; // what has arrived must not be evicted before it is taken
     const auto waited = c10::make_scope_exit([&] { --state->num_waiting_; });
-    const StallTimer timer(*this);
+    const StallTimer timer(stall_ns_);
     while (state->residency_ == Residency::kSwappingIn || state->residency_ == Residency::kSwappingOut) {
-      const bool timed_out = changed_.wait_for(lock, std::chrono::milliseconds(50)) == std::cv_status::timeout;
+      const bool timed_out =
+          changed_.wait_for(lock, std::chrono::milliseconds(50)) == std::cv_status::timeout;
       if (timed_out && interrupt) {
         lock.unlock();
         const auto relock = c10::make_scope_exit([&] { lock.lock(); });
@@ -305,7 +295,7 @@ void SwapEngine::wait_swapped_out(const StorageStatePtr& state) {
     return;
   }
   link_->promote(state->transfer_, TransferClass::kDemand);
-  const StallTimer timer(*this);
+  const StallTimer timer(stall_ns_);
   changed_.wait(lock, [&] { return state->residency_ != Residency::kSwappingOut; });
 }
 
@@ -314,7 +304,7 @@ void SwapEngine::wait_all_swapped_out() {
   if (out_in_flight_ == 0) {
     return;
   }
-  const StallTimer timer(*this);
+  const StallTimer timer(stall_ns_);
   changed_.wait(lock, [&] { return out_in_flight_ == 0; });
 }
 
@@ -358,7 +348,7 @@ bool SwapEngine::reclaim(Bytes needed) {
   if (num_moves_ == 0) {
     return false;
   }
-  const StallTimer timer(*this);
+  const StallTimer timer(stall_ns_);
   const uint64_t num_before = num_ended_moves_;
   changed_.wait(lock, [&] { return num_ended_moves_ != num_before; });
   return true;

@@ -118,7 +118,6 @@ class SwapEngine {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  class StallTimer;
   bool may_leave(const StorageState& state) const;
   bool start_swap_out(const StorageStatePtr& state, TransferClass cls);
   void finish_swap_out(const StorageStatePtr& state, bool complete, std::exception_ptr error);

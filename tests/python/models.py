@@ -87,3 +87,17 @@ class UNet(nn.Module):
         bottom = self.bottom(F.max_pool2d(second, 2))
         upper = self.merge1(torch.cat([self.up1(bottom), second], 1))
         return self.leave(self.merge2(torch.cat([self.up2(upper), first], 1)))
+
+
+class ConvStack(nn.Sequential):
+    """A deep chain: nearly all of what training it holds is saved for backward."""
+
+    def __init__(self, depth: int = 10, width: int = 16) -> None:
+        layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1)]
+        for _ in range(depth):
+            layers += [
+                nn.Conv2d(width, width, 3, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+            ]
+        super().__init__(*layers)

@@ -23,6 +23,7 @@ from training import (
     first_difference,
     has_hooks,
     held_bytes,
+    left_bytes,
     scopes,
     seeded,
     state_of,
@@ -181,7 +182,7 @@ def test_an_exception_in_forward_leaves_nothing_and_the_next_step_is_exact() -> 
         return state_of(model)
 
     assert_exact(program)
-    assert held_bytes() == before
+    assert left_bytes(before) == 0
 
 
 def test_an_exception_in_backward_leaves_nothing_and_the_next_step_is_exact() -> None:
@@ -203,7 +204,7 @@ def test_an_exception_in_backward_leaves_nothing_and_the_next_step_is_exact() ->
         return state_of(model)
 
     assert_exact(program)
-    assert held_bytes() == before
+    assert left_bytes(before) == 0
 
 
 def test_graphs_dropped_without_backward_leave_nothing() -> None:
@@ -214,7 +215,7 @@ def test_graphs_dropped_without_backward_leave_nothing() -> None:
         with scope():
             loss = model(seeded(256, 16)).square().mean()
         del loss
-        assert held_bytes() == before
+        assert left_bytes(before) == 0
     assert not lms.session().is_busy()
     losses_of(model, scope, 1)[0].backward()
     expected = [parameter.grad for parameter in model.parameters()]

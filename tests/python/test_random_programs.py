@@ -11,7 +11,7 @@ import pytest
 
 import torchlms
 from random_programs import BINARY, UNARY, WRITES, Line, RandomProgram, make_program, shrink
-from training import first_difference, has_hooks, held_bytes, run, run_offloaded, scopes
+from training import first_difference, has_hooks, held_bytes, left_bytes, run, run_offloaded, scopes
 
 NUM_PROGRAMS = int(os.environ.get("TORCHLMS_RANDOM_PROGRAMS", "150"))
 FIRST_SEED = int(os.environ.get("TORCHLMS_RANDOM_SEED", "0"))
@@ -52,9 +52,9 @@ def failure_of(program: RandomProgram, budget: int | str) -> str | None:
         return f"{type(error).__name__}: {error}"
     difference = first_difference(expected, got)
     del got
-    left_bytes = held_bytes() - before
-    if difference is None and (has_hooks() or left_bytes):
-        return f"{left_bytes} bytes are held, hooks installed: {has_hooks()}"
+    left = left_bytes(before)
+    if difference is None and (left or has_hooks()):
+        return f"{left} bytes are held, hooks installed: {has_hooks()}"
     return difference
 
 

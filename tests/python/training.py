@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -124,6 +125,15 @@ def held_bytes() -> int:
     """Bytes that tensors in use hold on the device now."""
     settle()
     return _C.device_memory()["held_bytes"]
+
+
+def left_bytes(before: int) -> int:
+    """Bytes held above `before`, once copies in flight, which free their blocks when they end, are
+    done; 0 when nothing is left."""
+    deadline = time.monotonic() + 60
+    while (left := held_bytes() - before) > 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return max(left, 0)
 
 
 def has_hooks() -> bool:

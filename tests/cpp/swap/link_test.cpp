@@ -269,8 +269,8 @@ TEST(Link, CancellingAfterTheLastChunkStartedIsTooLate) {
   Link link(options(kBlock, 1));
   Gate gate;
   auto outcome = std::make_shared<Outcome>();
-  const auto transfer = link.submit(
-      kOut, TransferClass::kEvict, 0, kBlock, [&](Bytes, Bytes) { gate.pass(); }, into(outcome));
+  const auto transfer =
+      link.submit(kOut, TransferClass::kEvict, 0, kBlock, [&](Bytes, Bytes) { gate.pass(); }, into(outcome));
   gate.wait_for_arrival();
   EXPECT_FALSE(link.cancel(transfer));
   gate.open();
@@ -378,8 +378,7 @@ TEST(Link, TheDestructorEndsEveryTransfer) {
         }
         outcome->set(complete, error);
       };
-      link.submit(
-          kOut, TransferClass::kEvict, 0, kBlock, [&](Bytes, Bytes) { gate.pass(); }, done);
+      link.submit(kOut, TransferClass::kEvict, 0, kBlock, [&](Bytes, Bytes) { gate.pass(); }, done);
     }
     gate.wait_for_arrival();
     opener = std::thread([&] {

@@ -113,7 +113,11 @@ class Worker {
   HandlePtr adopt() {
     const auto size = static_cast<size_t>(kLargest - below(kLargest / 4));
     c10::Storage storage(
-        c10::Storage::use_byte_size_t(), size, device_.allocator()->allocate(size), device_.allocator(), true);
+        c10::Storage::use_byte_size_t(),
+        size,
+        device_.allocator()->allocate(size),
+        device_.allocator(),
+        true);
     const int seed = below(1000);
     fill(storage, seed);
     const Bytes held = device_.block_of(storage.data()).bytes;
