@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+
 from common import (
     Cell,
     Spread,

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from common import Cell, argument_parser, mib, print_table, write_json
 from tqdm import tqdm
+
+from common import Cell, argument_parser, mib, print_table, write_json
 from training import Job, ResNetTraining, count_peak
 
 PLAIN_BATCH = 8

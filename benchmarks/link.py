@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+
 from common import MIB, Cell, Spread, argument_parser, interleave, print_table, write_json
 
 DEPTHS = (1, 2, 4)  # plain transfers in flight; the fastest of them is the measure

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 
 import torch
+
 from common import Cell, Spread, argument_parser, interleave, print_table, write_json
 from training import Job, ResNetTraining, count_peak
 

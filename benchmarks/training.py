@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 import torchvision
+from torch.utils.checkpoint import checkpoint
+
 from common import RETURNING_MALLOC, Cell  # also puts the folder of the examples on the path
 from photos import random_crops
 from resident_memory import ResidentMemory
-from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)

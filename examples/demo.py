@@ -26,9 +26,10 @@ from typing import Any
 
 import torch
 import torchvision
+from tqdm import tqdm
+
 from photos import random_crops
 from resident_memory import ResidentMemory
-from tqdm import tqdm
 
 # glibc gives blocks of this size back to the system as soon as they are freed, so that resident
 # memory says what is held, and not what was held once.

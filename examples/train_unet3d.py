@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from resident_memory import ResidentMemory
 from tqdm import tqdm
+
+from resident_memory import ResidentMemory
 
 try:
     import nibabel

@@ -13,7 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # training.py and children.py, here and when spawned
 
-from training import settle  # noqa: E402
+from training import settle
 
 
 @pytest.fixture(scope="session", autouse=True)

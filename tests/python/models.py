@@ -26,7 +26,9 @@ class Block(nn.Module):
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         attended = self.proj(attended.transpose(1, 2).reshape(batch, length, width))
         hidden = inputs + F.dropout(attended, self.dropout, self.training)
-        return hidden + F.dropout(self.down(F.gelu(self.up(self.norm2(hidden)))), self.dropout, self.training)
+        return hidden + F.dropout(
+            self.down(F.gelu(self.up(self.norm2(hidden)))), self.dropout, self.training
+        )
 
 
 class GPT(nn.Module):

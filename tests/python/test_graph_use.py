@@ -264,7 +264,9 @@ def test_threads_that_train_two_models_at_once_are_exact() -> None:
         in_threads(lambda: train(0, scope, together), lambda: train(1, scope, together))
         return [(list(m.buffers()), [p.grad.clone() for p in m.parameters()]) for m in models]
 
-    expected = [[t.clone() for t in part] for pair in train_both(torchlms.disabled) for part in pair]
+    expected = [
+        [t.clone() for t in part] for pair in train_both(torchlms.disabled) for part in pair
+    ]
     assert first_difference(expected, train_both(scopes()[1])) is None
 
 

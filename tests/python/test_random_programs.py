@@ -65,8 +65,12 @@ def test_random_programs_are_exact_and_leave_nothing(group: int) -> None:
         budget = random_budget(program, random.Random(seed))
         failure = failure_of(program, budget)
         if failure is not None:
-            small = shrink(program, lambda candidate, at=budget: failure_of(candidate, at) is not None)
-            pytest.fail(f"seed {seed}, budget {budget}: {failure}\nshrunk to\n{small}", pytrace=False)
+            small = shrink(
+                program, lambda candidate, at=budget: failure_of(candidate, at) is not None
+            )
+            pytest.fail(
+                f"seed {seed}, budget {budget}: {failure}\nshrunk to\n{small}", pytrace=False
+            )
 
 
 def test_every_op_runs_in_a_program_of_its_own() -> None:
