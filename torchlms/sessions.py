@@ -43,7 +43,7 @@ def _drain_backward_queue() -> None:
     next backward. Without one PyTorch would free them after the interpreter is gone, and crash."""
     if not _is_forked_child:
         with torch.enable_grad():
-            torch.zeros((), requires_grad=True).backward()
+            torch.zeros((), requires_grad=True).backward()  # type: ignore[no-untyped-call]
 
 
 atexit.register(_drain_backward_queue)
