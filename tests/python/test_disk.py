@@ -115,7 +115,7 @@ def test_a_disk_budget_used_up_at_any_write_is_an_error_and_the_next_step_is_exa
 
 def test_the_session_of_a_failed_step_works_again_once_there_is_room(tmp_path: Path) -> None:
     expected = losses_and_gradients(torchlms.disabled())
-    lms, scope = scopes(disk_path=tmp_path, disk_budget=MIB)
+    _lms, scope = scopes(disk_path=tmp_path, disk_budget=MIB)
     with pytest.raises(OSError, match="No space left"):
         for _ in range(8):
             with scope():
