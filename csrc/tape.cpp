@@ -354,6 +354,7 @@ void Tape::count_not_planned(const char* reason) {
 
 void Tape::end_forward() {
   States to_wait;
+  bool ended = false;
   {
     const std::lock_guard lock(mutex_);
     if (forward_ended_) {
@@ -364,16 +365,27 @@ void Tape::end_forward() {
     if (mode_ == Mode::kFollowing && num_ops_ != static_cast<int32_t>(program_->trace().ops.size())) {
       leave_program("the end of the forward pass");
     }
+    begin_backward();
     forward_ended_ = true;
-    forward_us_ = now_us();
-    recorder_.end_forward();
-    prefetch_cursor_ = packed_order_.size();
-    if (mode_ == Mode::kFollowing) {
-      prefetch_planned();
-    }
+    ended = is_over(); // backward ran inside the scope
   }
   for (const StorageStatePtr& state : to_wait) {
     engine_.wait_swapped_out(state);
+  }
+  if (ended) {
+    finish_step();
+  }
+}
+
+void Tape::begin_backward() {
+  if (is_finished_ || recorder_.is_backward()) {
+    return;
+  }
+  recorder_.end_forward();
+  forward_us_ = now_us();
+  prefetch_cursor_ = packed_order_.size();
+  if (mode_ == Mode::kFollowing) {
+    prefetch_planned();
   }
 }
 

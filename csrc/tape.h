@@ -148,6 +148,7 @@ class Tape : public std::enable_shared_from_this<Tape> {
   void follow(uint64_t prefix);
   void leave_program(const char* where);
   bool watch();
+  void begin_backward();
   void switch_to(ProgramPtr program);
   void prefetch_planned();
   void prefetch_reactive(StorageId current);

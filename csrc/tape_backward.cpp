@@ -15,6 +15,7 @@ c10::Storage Tape::unpack(
     const std::lock_guard lock(mutex_);
     poll_deaths(to_wait);
     to_wait.clear(); // backward does not wait for blocks that only now became free to go
+    begin_backward();
     add_event(EventKind::kUnpack, id);
     if (mode_ == Mode::kReactive && !is_finished_) {
       recorder_.set_backward_node(Session::current_operation());

@@ -11,8 +11,6 @@ namespace torchlms {
 
 namespace {
 
-constexpr Bytes kBufferBytes = Bytes{8} << 20; // no chunk is larger
-
 double bytes_per_s(Link& link, Direction direction, Bytes size, const Link::ChunkFn& chunk) {
   std::promise<void> ended;
   const auto start = std::chrono::steady_clock::now();
@@ -33,14 +31,14 @@ double bytes_per_s(Link& link, Direction direction, Bytes size, const Link::Chun
 DiskSpeed measure_disk(DiskStore& store, Link& link, Bytes size) {
   const DiskExtent extent = store.allocate(size);
   const std::unique_ptr<void, decltype(&std::free)> buffer(
-      std::aligned_alloc(DiskStore::kAlignment, static_cast<size_t>(kBufferBytes)), &std::free);
-  std::fill_n(static_cast<char*>(buffer.get()), kBufferBytes, 1);
+      std::aligned_alloc(DiskStore::kAlignment, static_cast<size_t>(extent.size())), &std::free);
+  std::fill_n(static_cast<char*>(buffer.get()), extent.size(), 1);
   DiskSpeed speed;
   speed.out_bytes_per_s = bytes_per_s(link, Direction::kOut, size, [&](Bytes offset, Bytes chunk) {
-    store.write(extent, offset, buffer.get(), chunk);
+    store.write(extent, offset, static_cast<const char*>(buffer.get()) + offset, chunk);
   });
   speed.in_bytes_per_s = bytes_per_s(link, Direction::kIn, size, [&](Bytes offset, Bytes chunk) {
-    store.read(extent, offset, buffer.get(), chunk);
+    store.read(extent, offset, static_cast<char*>(buffer.get()) + offset, chunk);
   });
   return speed;
 }

@@ -46,6 +46,9 @@ class Recorder {
   // Events from here on belong to backward. Only the first call counts.
   void end_forward();
 
+  bool is_backward() const {
+    return is_backward_;
+  }
   const Trace& trace() const {
     return trace_;
   }

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What counts as a step, and when it is planned."""
+
+from __future__ import annotations
+
+import torch
+from models import ConvStack
+from torch import nn
+
+import torchlms
+from training import first_difference, scopes, seeded
+
+
+def chain(lms: torchlms.offload, inside: bool) -> list[torch.Tensor]:
+    weight = seeded(64, 64).requires_grad_()
+    for _ in range(3):
+        with lms:
+            hidden = weight
+            for _ in range(6):
+                hidden = (hidden @ weight).tanh()
+            loss = hidden.sum()
+            del hidden
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+    assert weight.grad is not None
+    return [weight.grad]
+
+
+def test_a_backward_inside_the_scope_is_planned_like_one_after_it() -> None:
+    expected = chain(torchlms.offload(policy="off"), inside=False)
+    lms, _ = scopes()
+    assert first_difference(expected, chain(lms, inside=True)) is None
+    report = lms.report().to_dict()
+    assert report["step"] == 3
+    assert report["state"] == "executing"
+    assert report["swapped_bytes"] > 0
+
+
+def test_the_steps_of_a_training_loop_are_counted() -> None:
+    lms, scope = scopes()
+    model = ConvStack()
+    for step in range(1, 4):
+        with scope():
+            loss = model(seeded(2, 3, 16, 16)).sum()
+        loss.backward()
+        assert lms.report().to_dict()["step"] == step
+
+
+def test_asking_for_the_report_twice_changes_nothing() -> None:
+    for policy in ("off", "swap"):
+        lms, scope = scopes(policy=policy)
+        layer = nn.Linear(64, 64)
+        with scope():
+            loss = layer(seeded(8, 64)).sum()
+        loss.backward()
+        assert lms.report().to_dict() == lms.report().to_dict()
