@@ -22,10 +22,14 @@ from torchlms import sessions
 SMALLEST = {"budget": "min", "min_offload_bytes": 0, "policy": "swap"}
 
 
+_generator = threading.Lock()  # the default generator is one for all threads
+
+
 def make_model() -> nn.Module:
-    torch.manual_seed(0)
-    layers = [nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.GELU()]
-    return nn.Sequential(*layers, nn.Linear(64, 8))
+    with _generator:
+        torch.manual_seed(0)
+        layers = [nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.GELU()]
+        return nn.Sequential(*layers, nn.Linear(64, 8))
 
 
 def gradients(run: Callable[[nn.Module, Tensor], Tensor], steps: int = 3) -> list[Tensor]:

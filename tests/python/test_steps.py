@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import torch
-from models import ConvStack
 from torch import nn
 
 import torchlms
+from models import ConvStack
 from training import first_difference, scopes, seeded
 
 

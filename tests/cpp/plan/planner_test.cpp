@@ -33,7 +33,7 @@ CostModel costs_for(size_t i) {
 }
 
 TEST(Planner, EveryPlanIsValidAndKeepsItsBudget) {
-  const std::vector<Trace> traces = random_traces(150);
+  const std::vector<Trace> traces = random_traces(some(150));
   for (size_t i = 0; i < traces.size(); ++i) {
     for (const Bytes budget : budgets_of(traces[i])) {
       const Plan plan = make_plan(traces[i], costs_for(i), {budget, 0});
@@ -45,7 +45,7 @@ TEST(Planner, EveryPlanIsValidAndKeepsItsBudget) {
 }
 
 TEST(Planner, MoreBudgetIsNeverSlower) {
-  const std::vector<Trace> traces = random_traces(36);
+  const std::vector<Trace> traces = random_traces(some(36));
   for (size_t i = 0; i < traces.size(); ++i) {
     double previous_us = std::numeric_limits<double>::infinity();
     for (const Bytes budget : budgets_of(traces[i], 40)) {
@@ -58,7 +58,7 @@ TEST(Planner, MoreBudgetIsNeverSlower) {
 }
 
 TEST(Planner, TheFloorWorksAndOneByteLessDoesNot) {
-  const std::vector<Trace> traces = random_traces(60);
+  const std::vector<Trace> traces = random_traces(some(60));
   for (size_t i = 0; i < traces.size(); ++i) {
     const Bytes floor = floor_of(traces[i]).bytes;
     EXPECT_TRUE(make_plan(traces[i], costs_for(i), {floor, 0}).fits);
@@ -71,7 +71,7 @@ TEST(Planner, TheFloorWorksAndOneByteLessDoesNot) {
 }
 
 TEST(Planner, BudgetZeroMovesAllThatMayBeMovedWithinTheFloor) {
-  const std::vector<Trace> traces = random_traces(60);
+  const std::vector<Trace> traces = random_traces(some(60));
   for (size_t i = 0; i < traces.size(); ++i) {
     const Plan plan = make_plan(traces[i], costs_for(i), {0, 0});
     EXPECT_EQ(validate(traces[i], plan).value_or(""), "");
@@ -85,7 +85,7 @@ TEST(Planner, BudgetZeroMovesAllThatMayBeMovedWithinTheFloor) {
 }
 
 TEST(Planner, MovesNothingWhenEverythingFits) {
-  for (const Trace& trace : random_traces(20)) {
+  for (const Trace& trace : random_traces(some(20))) {
     const Bytes peak = trace.unlimited_peak_bytes();
     const Plan plan = make_plan(trace, costs_for(0), {peak, 0});
     EXPECT_TRUE(plan.moves_nothing());
@@ -97,7 +97,7 @@ TEST(Planner, MovesNothingWhenEverythingFits) {
 }
 
 TEST(Planner, AGrownBaseIsPlannedLikeASmallerBudget) {
-  for (const Trace& trace : random_traces(20)) {
+  for (const Trace& trace : random_traces(some(20))) {
     const Bytes budget = budgets_of(trace)[3];
     const Plan plan = make_plan(trace, costs_for(1), {budget, 0});
     const Plan grown = make_plan(trace, costs_for(1), {budget + 1000, 1000});
@@ -112,7 +112,7 @@ TEST(Planner, AGrownBaseIsPlannedLikeASmallerBudget) {
 }
 
 TEST(Planner, EqualArgumentsGiveEqualPlans) {
-  for (const Trace& trace : random_traces(10)) {
+  for (const Trace& trace : random_traces(some(10))) {
     const PlanRequest request{budgets_of(trace)[2], 0};
     EXPECT_EQ(
         make_plan(trace, costs_for(0), request).to_json(), make_plan(trace, costs_for(0), request).to_json());
@@ -120,7 +120,7 @@ TEST(Planner, EqualArgumentsGiveEqualPlans) {
 }
 
 TEST(Planner, PredictsWhatTheSimulatorSays) {
-  for (const Trace& trace : random_traces(10)) {
+  for (const Trace& trace : random_traces(some(10))) {
     const Plan plan = make_plan(trace, costs_for(0), {budgets_of(trace)[1], 0});
     const Timeline timeline = simulate(trace, plan, costs_for(0));
     EXPECT_EQ(plan.policy, "swap");

@@ -205,11 +205,17 @@ inline Trace random_trace(const RandomTraceOptions& options) {
   return RandomStep(options).play();
 }
 
-// Many small traces of every shape; fewer where a sanitizer makes each one ten times as slow.
-inline std::vector<Trace> random_traces(int count) {
+// A count of traces to plan for: fewer where a sanitizer makes each one ten times as slow.
+inline int some(int count) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  count = std::max(6, count / 6);
+  return std::max(6, count / 6);
+#else
+  return count;
 #endif
+}
+
+// Many small traces of every shape.
+inline std::vector<Trace> random_traces(int count) {
   std::vector<Trace> traces;
   for (int i = 0; i < count; ++i) {
     const auto shape = static_cast<Shape>(i % 3);
