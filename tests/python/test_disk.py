@@ -16,14 +16,18 @@ import torch
 import children
 import torchlms
 from children import MIB, Child, losses_and_gradients
-from training import SMALLEST, has_hooks, held_bytes, left_bytes, scopes, settle
+from training import SMALLEST, has_hooks, held_bytes, left_bytes, scopes
 
 
 def open_files(pid: int, folder: Path) -> list[os.stat_result]:
     """Files in the folder that the process holds open."""
     files = []
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        if os.readlink(descriptor).startswith(str(folder)):
+        try:
+            target = os.readlink(descriptor)
+        except FileNotFoundError:  # the descriptor of this very listing
+            continue
+        if target.startswith(str(folder)):
             files.append(descriptor.stat())
     return files
 
@@ -78,73 +82,12 @@ def assert_fails_then_works(lms: torchlms.offload, expected: object) -> None:
     assert losses_and_gradients(torchlms.offload(**SMALLEST)) == expected
 
 
-def test_a_full_file_system_is_an_error_and_the_next_step_is_exact(small_disk: Path) -> None:
-    expected = losses_and_gradients(torchlms.disabled())
-    free = os.statvfs(small_disk).f_bavail
-    (small_disk / "ballast").write_bytes(bytes(2 * MIB - (256 << 10)))
-    lms, _ = scopes(disk_path=small_disk, disk_budget=1 << 30)
-    assert_fails_then_works(lms, expected)
-    (small_disk / "ballast").unlink()
-    del lms
-    torchlms.sessions._by_settings.clear()
-    settle()
-    assert os.statvfs(small_disk).f_bavail == free
-
-
-def test_a_disk_budget_used_up_at_any_write_is_an_error_and_the_next_step_is_exact(
-    tmp_path: Path,
-) -> None:
-    expected = losses_and_gradients(torchlms.disabled())
-    failures = []
-    for budget in range(16 << 10, 2 * MIB, 112 << 10):
-        lms, _ = scopes(disk_path=tmp_path, disk_budget=budget)
-        try:
-            assert losses_and_gradients(lms) == expected
-            failures.append(0)
-        except OSError as error:
-            assert str(tmp_path) in str(error)
-            failures.append(error.errno)
-        settle()
-        assert not has_hooks()
-        again = torchlms.offload(**SMALLEST, disk_path=tmp_path)
-        assert losses_and_gradients(again) == expected
-    assert failures[:3] == [errno.ENOSPC] * 3
-    assert failures[-1] == 0
-    assert failures == sorted(failures, reverse=True)
-
-
-def test_the_session_of_a_failed_step_works_again_once_there_is_room(tmp_path: Path) -> None:
-    expected = losses_and_gradients(torchlms.disabled())
-    _lms, scope = scopes(disk_path=tmp_path, disk_budget=MIB)
-    with pytest.raises(OSError, match="No space left"):
-        for _ in range(8):
-            with scope():
-                loss = torch.ones(MIB, requires_grad=True).exp().sin().sum()
-            loss.backward()
-    settle()
-    small = torch.linspace(0, 1, 1000).requires_grad_()
-    with scope():
-        loss = (small.exp() * small.sin()).sum()
-    loss.backward()
-    with torchlms.disabled():
-        (gradient,) = torch.autograd.grad((small.exp() * small.sin()).sum(), small)
-    assert torch.equal(small.grad, gradient)
-    assert losses_and_gradients(torchlms.offload(**SMALLEST)) == expected
-
-
 def test_files_that_may_not_grow_are_an_error_and_the_next_step_is_exact(tmp_path: Path) -> None:
     limits = [0, 4 << 10, 100 << 10, 500 << 10, 64 * MIB]
     outcomes = children.call(children.fill_files_to_limits, str(tmp_path), limits)
     assert outcomes[0] in (errno.EFBIG, errno.ENOSPC)
     assert outcomes[-1] == 0
     assert set(outcomes) <= {0, errno.EFBIG, errno.ENOSPC}
-
-
-def test_a_missing_folder_is_an_error_at_construction(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        torchlms.offload(disk_path=tmp_path / "missing")
-    assert caught.value.errno == errno.ENOENT
-    assert "missing" in str(caught.value)
 
 
 def test_a_file_in_place_of_the_folder_is_an_error_at_construction(tmp_path: Path) -> None:

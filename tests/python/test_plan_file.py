@@ -84,7 +84,7 @@ def test_a_failed_save_leaves_the_older_file(
 
 def test_a_loaded_plan_is_followed_from_the_first_step(path: Path) -> None:
     expected = train(torchlms.offload(policy="off"))
-    lms = torchlms.offload(plan=path, min_offload_bytes=0, policy="swap", link_limit="46GB/s")
+    lms = torchlms.offload(plan=path, **SMALLEST, link_limit="46GB/s")
     got = train(lms, steps=2)
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
     assert lms.report().to_dict()["state"] == "executing"
