@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <typeinfo>
 
+#include "forked.h"
 #include "signature.h"
 
 namespace torchlms {
@@ -99,7 +100,8 @@ void remove_hooks() {
 void observe(bool ends);
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
-  if (!scope.tape || scope.is_busy || scope.num_disabled > 0 || !c10::GradMode::is_enabled() ||
+  if (!scope.tape || scope.is_busy || scope.num_disabled > 0 || in_forked_child() ||
+      !c10::GradMode::is_enabled() ||
       c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality)) {
     return nullptr;
   }
@@ -140,7 +142,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
-  if (!context || !scope.tape) {
+  if (!context || !scope.tape || in_forked_child()) {
     return;
   }
   const size_t index = static_cast<StartedOp*>(context)->frame;
@@ -185,7 +187,11 @@ void end_scope() {
   }
   scope.wants_hooks = false;
   scope.num_frames = 0;
-  if (tape) {
+  if (in_forked_child()) {
+    // The parent's locks may be held for ever here, by threads that were not forked.
+    new TapePtr(tape);
+    new std::shared_ptr<Session>(session);
+  } else if (tape) {
     session->close_tape(tape);
   }
 }
@@ -238,6 +244,13 @@ void exit_scope(const std::shared_ptr<Session>& session) {
   end_scope();
 }
 
+void abandon_scope() {
+  if (scope.num_entries > 0) {
+    scope.num_entries = 0;
+    end_scope();
+  }
+}
+
 void enter_disabled() {
   if (scope.num_disabled++ == 0 && scope.has_hooks) {
     remove_hooks();
@@ -253,7 +266,7 @@ void exit_disabled() {
 }
 
 Tape* current_tape() {
-  return scope.num_disabled > 0 ? nullptr : scope.tape.get();
+  return scope.num_disabled > 0 || in_forked_child() ? nullptr : scope.tape.get();
 }
 
 CopyOut copy_out_for_current_node() {

@@ -21,6 +21,10 @@ void enter_scope(const std::shared_ptr<Session>& session);
 // Leaves it; the last leave ends it. Without a matching enter on this thread: no effect.
 void exit_scope(const std::shared_ptr<Session>& session);
 
+// Ends this thread's scope, however often it was entered. For a forked child, which has a copy of the
+// scope that was open at the fork and none of the threads that serve it.
+void abandon_scope();
+
 // Between these the thread's scope sees nothing and no hooks are installed. They nest.
 void enter_disabled();
 void exit_disabled();

@@ -97,10 +97,13 @@ void Packed::check_version() const {
 }
 
 bool Packed::is_ready() const {
-  return tape_->is_ready(storage_);
+  return in_forked_child() || tape_->is_ready(storage_);
 }
 
 at::Tensor Packed::unpack(CopyOut copy_out, const SwapEngine::InterruptFn& interrupt) {
+  TORCH_CHECK(
+      !in_forked_child(),
+      "torchlms: this graph was recorded before the process was forked; its saved tensors can be used in the parent only");
   check_version();
   c10::Storage storage = tape_->unpack(storage_, state_, interrupt);
   // AccumulateGrad keeps a tensor that a custom Function returns when it looks unshared, and adds into

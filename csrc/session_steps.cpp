@@ -99,10 +99,16 @@ void Session::measure_link() {
   if ((knows_out_cost_ && knows_in_cost_) || options_.link_limit_bytes_per_s > 0) {
     return;
   }
-  const DiskSpeed speed = measure_disk(engine_->store(), engine_->link(), kEnoughBytes);
-  costs_.out_bytes_per_s = speed.out_bytes_per_s;
-  costs_.in_bytes_per_s = speed.in_bytes_per_s;
-  knows_out_cost_ = knows_in_cost_ = true;
+  try {
+    // A file of its own: the step's disk use is reported, and its budget may be small.
+    DiskStore probe(options_.disk_path, std::min(kEnoughBytes, engine_->store().budget_bytes()));
+    const DiskSpeed speed = measure_disk(probe, engine_->link(), probe.budget_bytes());
+    costs_.out_bytes_per_s = speed.out_bytes_per_s;
+    costs_.in_bytes_per_s = speed.in_bytes_per_s;
+    knows_out_cost_ = knows_in_cost_ = true;
+  } catch (const DiskError& error) {
+    log(30, std::string("the disk's speed could not be measured, an assumed one is used: ") + error.what());
+  }
   engine_->link().reset_stats();
   engine_->link().take_records();
 }

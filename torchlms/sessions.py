@@ -94,6 +94,7 @@ def _after_fork_in_child() -> None:
     global _is_forked_child, _lock
     _is_forked_child = True
     _lock = threading.Lock()  # another thread may have held it at the moment of the fork
+    _C.abandon_scope()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -175,6 +175,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_log", [](py::object fn) { log_function = new py::object(std::move(fn)); });
   m.def("device_memory", &device_memory);
   m.def("measure_disk", &measure_disk_folder, py::arg("folder"));
+  m.def("abandon_scope", &abandon_scope);
   m.def("disabled_enter", &enter_disabled);
   m.def("disabled_exit", &exit_disabled);
   m.def("keep", &keep_tensor, py::arg("tensor"));

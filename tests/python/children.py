@@ -155,12 +155,18 @@ def step_with_plan(pipe: Connection, path: str) -> None:
     pipe.send((lms.report().to_dict()["state"], result))
 
 
+PLACES_TO_WAIT = ("a swap-out", "an allocation", "a swap-in")
+
+
 def be_interrupted(pipe: Connection, place: str) -> None:
-    """Says when a step is about to wait for a link on which a storage takes longer than every
-    deadline; after Ctrl-C, what it left and whether the next steps are right."""
+    """Says when a step is about to wait for a slow link; after Ctrl-C, what it left and whether the
+    next steps are right."""
     before = held_bytes()
     try:
-        wait_for_slow_link(pipe, place)
+        if place == "a swap-in":
+            wait_for_swap_in(pipe)
+        else:
+            wait_in_forward(pipe, place)
         pipe.send("not interrupted")
     except KeyboardInterrupt:
         pipe.send("interrupted")
@@ -170,13 +176,24 @@ def be_interrupted(pipe: Connection, place: str) -> None:
     pipe.send({"has_hooks": has_hooks(), "left_bytes": left, "is_exact": is_exact})
 
 
-def wait_for_slow_link(pipe: Connection, place: str) -> None:
+def wait_in_forward(pipe: Connection, place: str) -> None:
     values = torch.ones(4 << 20).requires_grad_()
-    budget = SMALLEST["budget"] if place == "forward" else held_bytes() + 40 * MIB
+    budget = "min" if place == "a swap-out" else held_bytes() + 40 * MIB
+    # 16 MiB at this rate take longer than any deadline: only a wait that sees signals ends in time.
     with torchlms.offload(**(SMALLEST | {"budget": budget}), link_limit="20kB/s"):
         pipe.send("slow")
         loss = (values.exp() * 2).sin().sum()
     loss.backward()
+
+
+def wait_for_swap_in(pipe: Connection) -> None:
+    values = torch.ones(1 << 16).requires_grad_()
+    with torchlms.offload(**SMALLEST, link_limit="50kB/s"):
+        hidden = values.exp().sin()
+    hidden.register_hook(
+        lambda _: pipe.send("slow")
+    )  # SinBackward is next: it unpacks exp's result
+    hidden.sum().backward()
 
 
 ENDINGS = ("after a step", "with a graph alive", "after a failed backward")
