@@ -221,11 +221,11 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
     last_event_us_ = now_us();
     sample_memory(&base, &base_peak);
     recorder_.add_op(
-        frame.op->name,
-        mix(frame.signature, running_packs_),
-        duration.count(),
-        frame.inputs,
-        frame.outputs,
+        {.name = frame.op->name,
+         .signature = mix(frame.signature, running_packs_),
+         .duration_us = duration.count(),
+         .inputs = frame.inputs,
+         .outputs = frame.outputs},
         last_event_us_,
         base,
         base_peak);

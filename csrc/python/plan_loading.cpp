@@ -89,6 +89,8 @@ StorageRecord load_storage(const py::dict& object, size_t num_events) {
   storage.size_bytes = field<Bytes>(object, "size_bytes");
   storage.is_root = field<bool>(object, "is_root");
   storage.is_managed = field<bool>(object, "is_managed");
+  storage.is_opaque = field<bool>(object, "is_opaque");
+  storage.outlives_step = field<bool>(object, "outlives_step");
   storage.num_packs = field<int32_t>(object, "num_packs");
   storage.packed_bytes = field<Bytes>(object, "packed_bytes");
   storage.first_pack = field<EventId>(object, "first_pack");
@@ -119,6 +121,7 @@ void load_ops(const py::dict& object, Trace& trace) {
     const auto source = cast<py::dict>(item, "an op");
     const auto inputs = field<std::vector<ValueId>>(source, "inputs");
     const auto outputs = field<std::vector<ValueId>>(source, "outputs");
+    const auto written = field<std::vector<ValueId>>(source, "written");
     Op op;
     op.name = static_cast<int32_t>(trace.op_names.size());
     trace.op_names.push_back(field<std::string>(source, "name"));
@@ -127,8 +130,11 @@ void load_ops(const py::dict& object, Trace& trace) {
     op.first_value = static_cast<int32_t>(trace.op_values.size());
     op.num_inputs = static_cast<int32_t>(inputs.size());
     op.num_outputs = static_cast<int32_t>(outputs.size());
+    op.num_written = static_cast<int32_t>(written.size());
+    op.is_replayable = field<bool>(source, "is_replayable");
     trace.op_values.insert(trace.op_values.end(), inputs.begin(), inputs.end());
     trace.op_values.insert(trace.op_values.end(), outputs.begin(), outputs.end());
+    trace.op_values.insert(trace.op_values.end(), written.begin(), written.end());
     trace.ops.push_back(op);
   }
 }
@@ -145,6 +151,7 @@ Trace load_trace(const py::dict& object) {
     value.size_bytes = field<Bytes>(source, "size_bytes");
     value.version = field<int32_t>(source, "version");
     value.producer = field<OpId>(source, "producer");
+    value.is_final = field<bool>(source, "is_final");
     trace.values.push_back(value);
   }
   for (const py::handle& item : field<py::list>(object, "events")) {

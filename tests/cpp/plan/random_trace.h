@@ -128,11 +128,12 @@ class RandomStep {
     });
     const char* const name = i % 2 == 0 ? "aten::convolution" : "aten::relu";
     recorder_.add_op(
-        name,
-        static_cast<uint64_t>(i) + 1,
-        1,
-        inputs,
-        {&output_values_[i], 1},
+        {.name = name,
+         .signature = static_cast<uint64_t>(i) + 1,
+         .duration_us = 1,
+         .inputs = inputs,
+         .outputs = {&output_values_[i], 1},
+         .written = {&output_values_[i], 1}},
         time_us_,
         base_,
         std::max(peak_, base_));
