@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "plan/plan.h"
+#include "plan/regions.h"
 #include "trace/trace.h"
 
 namespace torchlms {
@@ -41,6 +43,22 @@ class Program {
     return plan_.actions[storage].kind == ActionKind::kSwap;
   }
 
+  bool recomputes(StorageId storage) const {
+    return plan_.actions[storage].kind == ActionKind::kRecompute;
+  }
+  // What makes it again. Requires: recomputes(storage).
+  const Region* region(StorageId storage) const {
+    return &regions_.at(storage);
+  }
+  // A region runs this op again.
+  bool captures(OpId op) const {
+    return op < static_cast<OpId>(is_captured_.size()) && is_captured_[op];
+  }
+  // A region reads it, and autograd does not save it.
+  bool holds(StorageId storage) const {
+    return storage < static_cast<StorageId>(is_held_.size()) && is_held_[storage];
+  }
+
   using Ids = std::span<const std::pair<int32_t, StorageId>>;
   // Storages whose blocks must be free before op number `op` starts.
   Ids releases_before_op(int32_t op) const;
@@ -54,12 +72,18 @@ class Program {
   Ids swap_ins_after(int32_t num_unpacks) const;
 
  private:
+  void attach_swaps();
+  void attach_regions();
+
   Trace trace_;
   Plan plan_;
   std::vector<uint64_t> geometry_;
   Bytes entry_bytes_;
   bool only_watches_;
   std::vector<StorageId> unpacked_;
+  std::map<StorageId, Region> regions_; // of the storages that are recomputed
+  std::vector<bool> is_captured_; // by OpId; empty: none
+  std::vector<bool> is_held_; // by StorageId; empty: none
   // Sorted by the first member.
   std::vector<std::pair<int32_t, StorageId>> op_releases_;
   std::vector<std::pair<int32_t, StorageId>> unpack_releases_;

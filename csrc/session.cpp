@@ -37,6 +37,22 @@ std::unique_ptr<SwapEngine> make_engine(const SessionOptions& options) {
 
 } // namespace
 
+const char* to_string(Policy policy) {
+  switch (policy) {
+    case Policy::kAuto:
+      return "auto";
+    case Policy::kSwap:
+      return "swap";
+    case Policy::kRecompute:
+      return "recompute";
+    case Policy::kHybrid:
+      return "hybrid";
+    case Policy::kOff:
+      return "off";
+  }
+  return "";
+}
+
 std::string Session::current_operation() {
   auto* namer = operation_namer.load();
   return namer ? namer() : std::string();

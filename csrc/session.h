@@ -19,7 +19,8 @@
 
 namespace torchlms {
 
-enum class Policy : uint8_t { kAuto, kSwap, kOff };
+enum class Policy : uint8_t { kAuto, kSwap, kRecompute, kHybrid, kOff };
+const char* to_string(Policy policy);
 
 struct SessionOptions {
   std::string name; // for messages: the settings as the user wrote them

@@ -60,7 +60,7 @@ void Session::learn(Tape::Outcome& outcome) {
     const uint64_t signature = outcome.followed->trace().signature();
     remember(outcome.followed);
     if (!outcome.was_watched) {
-      measured_us_[signature].push_back(outcome.step_us + outcome.stall_us);
+      measured_us_[signature].push_back(outcome.step_us + outcome.stall_us + outcome.recompute_us);
     }
   }
   publish(outcome);
@@ -124,7 +124,7 @@ void Session::publish(const Tape::Outcome& outcome) {
   }
   report.step = num_steps_;
   report.state = outcome.followed ? "executing" : "recording";
-  report.policy = options_.policy == Policy::kAuto ? "auto" : "swap";
+  report.policy = to_string(options_.policy);
   report.peak_bytes = std::max<Bytes>(report.peak_bytes, step_peak_ + external_bytes_);
   const Trace& trace = outcome.was_watched ? outcome.followed->trace() : outcome.trace;
   if (outcome.is_complete || outcome.was_watched) {
@@ -133,9 +133,11 @@ void Session::publish(const Tape::Outcome& outcome) {
   }
   report.kept_bytes += outcome.was_watched ? trace.saved_bytes() : outcome.kept_bytes;
   report.swapped_bytes += outcome.swapped_bytes;
+  report.recomputed_bytes += outcome.recomputed_bytes;
   report.saved_bytes = report.kept_bytes + report.swapped_bytes + report.recomputed_bytes;
   report.deduplicated_bytes += outcome.deduplicated_bytes;
   report.stall_us += outcome.stall_us;
+  report.recompute_us += outcome.recompute_us;
   report.plan_us = plan_us_;
   add(report.out, link_use(link.stats(Direction::kOut)));
   add(report.in, link_use(link.stats(Direction::kIn)));
@@ -261,7 +263,7 @@ Report Session::report() {
   report.disk_written_total_bytes = stats.swapped_out_bytes;
   report.num_evictions = stats.num_evictions;
   if (report.policy.empty()) {
-    report.policy = options_.policy == Policy::kAuto ? "auto" : "swap";
+    report.policy = to_string(options_.policy);
   }
   return report;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "recompute/each_tensor.h"
 #include "session.h"
 #include "signature.h"
 
@@ -76,7 +77,7 @@ Tape::Mode Tape::mode() const {
 
 double Tape::now_us() const {
   const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start_;
-  return elapsed.count() - (engine_.stall_us() - start_stall_us_);
+  return elapsed.count() - (engine_.stall_us() - start_stall_us_) - recompute_us_;
 }
 
 void Tape::sample_memory(Bytes* base, Bytes* base_peak) {
@@ -85,7 +86,7 @@ void Tape::sample_memory(Bytes* base, Bytes* base_peak) {
   *base = device_.held_bytes() - device_.managed_bytes();
   *base_peak = std::max(peaks.base, *base);
   const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start_;
-  memory_.emplace_back(elapsed.count(), peaks.held);
+  memory_.emplace_back(elapsed.count(), std::max(peaks.held, std::exchange(replay_peak_, 0)));
 }
 
 void Tape::add_event(EventKind kind, StorageId id) {
@@ -128,7 +129,9 @@ StorageId Tape::id_of(const at::Tensor& tensor) {
 ValueId Tape::value_of(const at::Tensor& tensor, OpId producer) {
   const StorageId id = id_of(tensor);
   const auto* impl = tensor.unsafeGetTensorImpl();
-  const uint32_t version = tensor.is_inference() ? 0 : impl->version_counter().current_version();
+  const c10::VariableVersion counter =
+      tensor.is_inference() ? c10::VariableVersion() : impl->version_counter();
+  const uint32_t version = counter.enabled() ? counter.current_version() : 0;
   const Bytes offset = tensor.storage_offset() * static_cast<Bytes>(tensor.itemsize());
   const Bytes size = span_bytes(tensor);
   auto& values = slots_[id].values;
@@ -138,22 +141,55 @@ ValueId Tape::value_of(const at::Tensor& tensor, OpId producer) {
     }
   }
   const ValueId value = recorder_.add_value(id, offset, size, static_cast<int32_t>(version), producer);
-  values.push_back({impl, version, offset, size, value});
+  values.push_back({impl, counter, version, offset, size, value});
   return value;
 }
 
-template <class F>
-void Tape::for_each_tensor(const c10::IValue& value, const F& visit) {
-  if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
-    if (tensor.defined()) {
-      visit(tensor);
-    }
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      if (element.isTensor() && element.toTensor().defined()) {
-        visit(element.toTensor());
+// What the op reads, what it will write, and whether it may run again.
+void Tape::read_arguments(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
+  const auto& traits = frame.op->traits;
+  const uint64_t written = traits ? written_args(*traits, inputs) : 0;
+  frame.inputs.clear();
+  frame.written.clear();
+  frame.record = nullptr;
+  frame.is_replayable = traits && torchlms::is_replayable(*traits, inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for_each_tensor(inputs[i], [&](int, const at::Tensor& tensor) {
+      if (!is_plain(tensor)) {
+        frame.is_replayable = false;
+        return;
       }
+      const ValueId value = value_of(tensor, kNone);
+      frame.inputs.push_back(value);
+      frame.signature = mix(frame.signature, static_cast<uint64_t>(value));
+      if (i < 64 && (written >> i & 1) != 0) {
+        frame.written.push_back(value);
+      }
+    });
+  }
+  if (mode_ == Mode::kFollowing && frame.is_replayable && program_->captures(num_ops_)) {
+    capture(frame, inputs);
+  }
+}
+
+// The outputs on storages that it made, and on those that it wrote; the latter at last where it returns none.
+void Tape::find_written(OpFrame& frame) const {
+  const auto& values = recorder_.trace().values;
+  const auto is_on = [&values](const std::vector<ValueId>& among, StorageId storage) {
+    return std::any_of(
+        among.begin(), among.end(), [&](ValueId value) { return values[value].storage == storage; });
+  };
+  std::vector<ValueId> arguments;
+  std::swap(arguments, frame.written);
+  for (const ValueId output : frame.outputs) {
+    const StorageId storage = values[output].storage;
+    if (!is_on(frame.inputs, storage) || is_on(arguments, storage)) {
+      frame.written.push_back(output);
+    }
+  }
+  for (const ValueId argument : arguments) {
+    if (!is_on(frame.outputs, values[argument].storage)) {
+      frame.written.push_back(argument);
     }
   }
 }
@@ -165,7 +201,7 @@ bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
     const std::lock_guard lock(mutex_);
     uint64_t geometry = mix(running_geometry_, frame.op->signature);
     for (const c10::IValue& input : inputs) {
-      for_each_tensor(input, [&](const at::Tensor& tensor) {
+      for_each_tensor(input, [&](int, const at::Tensor& tensor) {
         if (is_plain(tensor)) {
           geometry = mix_geometry(geometry, tensor);
         }
@@ -181,15 +217,7 @@ bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
     }
     geometry_.push_back(geometry);
     frame.signature = mix(frame.op->signature, geometry);
-    frame.inputs.clear();
-    for (const c10::IValue& input : inputs) {
-      for_each_tensor(input, [&](const at::Tensor& tensor) {
-        if (is_plain(tensor)) {
-          frame.inputs.push_back(value_of(tensor, kNone));
-          frame.signature = mix(frame.signature, static_cast<uint64_t>(frame.inputs.back()));
-        }
-      });
-    }
+    read_arguments(frame, inputs);
     poll_deaths(to_wait);
     if (mode_ == Mode::kFollowing) {
       collect(program_->releases_before_op(num_ops_), to_wait);
@@ -210,11 +238,18 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
     const std::lock_guard lock(mutex_);
     frame.outputs.clear();
     for (const c10::IValue& output : outputs) {
-      for_each_tensor(output, [&](const at::Tensor& tensor) {
+      for_each_tensor(output, [&](int, const at::Tensor& tensor) {
         if (is_plain(tensor)) {
           frame.outputs.push_back(value_of(tensor, num_ops_));
+        } else {
+          frame.is_replayable = false;
         }
       });
+    }
+    find_written(frame);
+    if (frame.record) {
+      frame.record->set_outputs(outputs, [this](const at::Tensor& tensor) { return id_of(tensor); });
+      records_[num_ops_] = std::move(frame.record);
     }
     Bytes base = 0;
     Bytes base_peak = 0;
@@ -225,7 +260,9 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
          .signature = mix(frame.signature, running_packs_),
          .duration_us = duration.count(),
          .inputs = frame.inputs,
-         .outputs = frame.outputs},
+         .outputs = frame.outputs,
+         .written = frame.written,
+         .is_replayable = frame.is_replayable},
         last_event_us_,
         base,
         base_peak);
@@ -258,8 +295,8 @@ void Tape::poll_deaths(States& to_wait) {
   auto alive = awaiting_death_.begin();
   for (const StorageId id : awaiting_death_) {
     const Slot& slot = slots_[id];
-    if (!slot.state) {
-      continue; // its handles died first
+    if (slot.num_handles == 0) {
+      continue; // they died first
     }
     if (slot.storage.use_count() == 1) {
       died(id, to_wait);
@@ -280,6 +317,8 @@ void Tape::died(StorageId id, States& to_wait) {
   if (mode_ == Mode::kFollowing) {
     if (program_->swaps(id)) {
       engine_.swap_out(slot.state);
+    } else if (program_->recomputes(id)) {
+      drop(id);
     }
   } else if (session_->holds_minimum() && !forward_ended_) {
     if (engine_.swap_out(slot.state)) {

@@ -9,7 +9,7 @@
 
 namespace torchlms {
 
-enum class ActionKind : uint8_t { kKeep, kSwap };
+enum class ActionKind : uint8_t { kKeep, kSwap, kRecompute };
 
 // What to do with one storage. Events are positions in the trace the plan was made for, never times.
 // A swap_in is either a place where a prefetch can be issued (an unpack, or the last event of the
