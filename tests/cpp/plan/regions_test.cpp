@@ -219,6 +219,16 @@ TEST(Regions, WhatTheProgramHoldsOrDropsInBackwardIsNotRebuilt) {
   EXPECT_EQ(Regions(early.trace.finish()).of(early.y), nullptr);
 }
 
+TEST(Regions, NothingRunsAfterTheStorageIsThere) {
+  EXPECT_FALSE(is_rebuilt([](Layer& layer) {
+    const StorageId temporary = layer.trace.storage(kBig);
+    layer.trace.op({layer.x}, {temporary});
+    layer.trace.op({temporary}, {layer.y});
+    layer.trace.op({temporary}, {temporary});
+    layer.trace.drop(temporary);
+  }));
+}
+
 TEST(Regions, ChainsOfMoreThan64OpsAreNotReplayed) {
   for (const size_t length : {Region::kMaxOps, Region::kMaxOps + 1}) {
     Layer layer;
