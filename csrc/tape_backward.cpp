@@ -161,22 +161,6 @@ void Tape::finish_step() {
   session_->step_finished(std::move(outcome));
 }
 
-// What only the end of the step tells of its values and storages.
-void Tape::record_ends() {
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const Slot& slot = slots_[i];
-    const size_t num_ours = (slot.state ? 1 : 0) + (slot.held ? 1 : 0);
-    if (slot.storage.use_count() > num_ours) {
-      recorder_.set_outlives_step(static_cast<StorageId>(i));
-    }
-    for (const KnownValue& value : slot.values) {
-      if (value.counter.enabled() && value.counter.current_version() != value.version) {
-        recorder_.set_changed(value.id);
-      }
-    }
-  }
-}
-
 Tape::Outcome Tape::take_outcome() {
   Outcome outcome;
   for (Slot& slot : slots_) {

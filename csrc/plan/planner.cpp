@@ -68,6 +68,7 @@ Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& re
   plan.predicted_peak_bytes = timeline.peak_bytes;
   plan.predicted_step_us = timeline.step_us;
   plan.predicted_stall_us = timeline.stall_us;
+  plan.predicted_recompute_us = timeline.recompute_us;
   return plan;
 }
 

@@ -125,7 +125,8 @@ void Builder::measure_peaks() {
 bool Builder::may_be_dropped(const StorageRecord& storage) const {
   return storage.is_managed && !storage.is_root && storage.first_pack != kNone &&
       storage.dead >= storage.first_pack && storage.dead < trace_.forward_end &&
-      storage.first_unpack >= trace_.forward_end;
+      storage.first_unpack >= trace_.forward_end &&
+      storage.first_unpack + 1 < static_cast<EventId>(trace_.events.size());
 }
 
 // Whether the bytes that `reader` read will be there, as they were, from `dead` on until backward needs
@@ -196,7 +197,10 @@ std::optional<Region> Builder::region_of(StorageId id) {
       return std::nullopt;
     }
   }
-  if (!std::all_of(ops_.begin(), ops_.end(), [this](OpId op) { return leaves_others_alone(op); })) {
+  // Nothing runs after the storage is there: this also keeps two regions from reading each other's storage.
+  const bool ends_with_it = ops_.back() == histories_[id].writers.back();
+  if (!ends_with_it ||
+      !std::all_of(ops_.begin(), ops_.end(), [this](OpId op) { return leaves_others_alone(op); })) {
     return std::nullopt;
   }
   Region region;

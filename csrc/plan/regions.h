@@ -15,7 +15,7 @@ struct Region {
   static constexpr Bytes kSmallBytes = 4096; // a record of an op holds an argument of this size
 
   StorageId storage = kNone;
-  std::vector<OpId> ops; // ascending
+  std::vector<OpId> ops; // ascending; the last one is the last to write the storage
   std::vector<StorageId> leaves; // what they read and do not make, ascending
   std::vector<StorageId> temporaries; // made on the way and freed, ascending
   double replay_us = 0; // sum of the ops' durations
