@@ -225,7 +225,7 @@ std::vector<std::pair<int, std::string>> Session::take_log() {
   return std::exchange(log_, {});
 }
 
-void Session::finish_open_steps() {
+bool Session::finish_open_steps() {
   std::vector<TapePtr> alive;
   {
     const std::lock_guard lock(mutex_);
@@ -242,13 +242,16 @@ void Session::finish_open_steps() {
       return is_gone;
     });
   }
+  bool awaits_backward = false;
   for (const TapePtr& tape : alive) {
     tape->finish_step();
+    awaits_backward = awaits_backward || tape->awaits_backward();
   }
+  return awaits_backward;
 }
 
 TapePtr Session::open_tape() {
-  finish_open_steps();
+  const bool overlaps = finish_open_steps();
   engine_->rethrow_error();
   if (is_off()) {
     const std::lock_guard lock(mutex_);
@@ -259,6 +262,7 @@ TapePtr Session::open_tape() {
   }
   take_device();
   const std::lock_guard lock(mutex_);
+  passes_overlap_ = passes_overlap_ || overlaps;
   if (num_open_ == 0) {
     note_peak(device_.take_peaks().held); // the optimizer's, since the last event
     learn_all();

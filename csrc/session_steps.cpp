@@ -192,7 +192,8 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
   const bool has_room =
-      !options_.verify && static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
+      !options_.verify && !passes_overlap_ &&
+      static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
   if (!has_room) {
     measure_link();
   }

@@ -95,6 +95,8 @@ class Tape : public std::enable_shared_from_this<Tape> {
 
   // The scope was left: from here on there are unpacks and frees only, as far as we see.
   void end_forward();
+  // The forward pass is over, its graph is alive, and nothing was unpacked.
+  bool awaits_backward() const;
   // The step ended with handles alive (retain_graph): what was recorded so far is the step.
   void finish_step();
 

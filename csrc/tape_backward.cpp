@@ -142,6 +142,11 @@ void Tape::handle_died(StorageId id) {
   }
 }
 
+bool Tape::awaits_backward() const {
+  const std::lock_guard lock(mutex_);
+  return forward_ended_ && num_unpacks_ == 0 && num_handles_ > 0;
+}
+
 bool Tape::is_over() const {
   return num_handles_ == 0 && forward_ended_;
 }

@@ -17,7 +17,15 @@ _build.check()  # before _C: a wrong torch must be told in words, not as an unde
 
 from torchlms import _C  # noqa: E402
 from torchlms._version import __version__  # noqa: E402
-from torchlms.api import disabled, keep, offload, report, step_boundary, trace  # noqa: E402
+from torchlms.api import (  # noqa: E402
+    disabled,
+    keep,
+    offload,
+    recomputable,
+    report,
+    step_boundary,
+    trace,
+)
 from torchlms.config import Config  # noqa: E402
 from torchlms.errors import BudgetError, DiskError  # noqa: E402
 from torchlms.wrap import unwrap, wrap  # noqa: E402
@@ -30,6 +38,7 @@ __all__ = [
     "disabled",
     "keep",
     "offload",
+    "recomputable",
     "report",
     "step_boundary",
     "trace",

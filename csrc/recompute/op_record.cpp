@@ -2,6 +2,7 @@
 #include "recompute/op_record.h"
 
 #include <algorithm>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <cstring>
 
@@ -176,6 +177,7 @@ void OpRecord::replay(Storages& storages) const {
   torch::jit::Stack stack = boxed(storages);
   const c10::impl::ExcludeDispatchKeyGuard below(kKeysAboveKernels);
   const AmbientGuard ambient(ambient_);
+  const c10::AutoGradMode as_recorded(true); // backward runs without; kernels ask for it (oneDNN's LSTM)
   op_.callBoxed(stack);
   for (const Output& output : outputs_) {
     const c10::IValue& value = stack[output.place.index];
