@@ -83,9 +83,13 @@ def keep(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def recomputable(op_name: str) -> None:
-    """Says that an operator of another library ("ns::op" or "ns::op.overload") is a function of its
-    inputs: run again on the same bytes it gives the same bytes, draws no random numbers, and changes
+    """Says that an operator of another library is a function of its inputs.
+
+    Run again on the same bytes it gives the same bytes, draws no random numbers, and changes
     nothing else. From the next step that is recorded on, plans may recompute what it made.
+
+    Args:
+        op_name: "ns::op", or "ns::op.overload".
 
     Raises:
         ValueError: not the name of an operator.
