@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "trace/trace.h"
 
 namespace torchlms {
 
-// A storage that may be swapped. "Before event e" is the interval between events e - 1 and e.
+// A storage that may be swapped. "Before event e" is the interval between
+// events e - 1 and e.
 struct Candidate {
   StorageId storage = kNone;
   Bytes size_bytes = 0;
-  EventId dead = kNone; // its swap-out starts here
+  EventId dead = kNone;         // its swap-out starts here
   EventId first_unpack = kNone; // kNone: never comes back
-  EventId gap_last = kNone; // it may be away before events dead + 1 to gap_last, the latter on demand
+  EventId gap_last = kNone;     // it may be away before events dead + 1 to
+                                // gap_last, the latter on demand
   double distance_us = 0; // from dead to the first unpack; infinite without one
 };
 
+// Nothing if it may not be swapped.
+std::optional<Candidate> swap_candidate(const Trace &trace, StorageId storage);
+
 // In order of `dead`, which is the order of the swap-outs.
-std::vector<Candidate> swap_candidates(const Trace& trace);
+std::vector<Candidate> swap_candidates(const Trace &trace);
 
 // Per event, the highest bytes held before it when everything is kept.
-std::vector<Bytes> held_when_kept(const Trace& trace);
+std::vector<Bytes> held_when_kept(const Trace &trace);
 
 } // namespace torchlms

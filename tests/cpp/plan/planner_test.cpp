@@ -37,7 +37,7 @@ TEST(Planner, EveryPlanIsValidAndKeepsItsBudget) {
   const std::vector<Trace> traces = random_traces(some(150));
   for (size_t i = 0; i < traces.size(); ++i) {
     for (const Bytes budget : budgets_of(traces[i])) {
-      const Plan plan = make_plan(traces[i], costs_for(i), {budget, 0});
+      const Plan plan = make_plan(traces[i], costs_for(i), {budget, 0, PlanPolicy::kSwap});
       ASSERT_EQ(validate(traces[i], plan).value_or(""), "") << "trace " << i << ", budget " << budget;
       EXPECT_TRUE(plan.fits);
       EXPECT_LE(plan.predicted_peak_bytes, budget);
@@ -50,7 +50,8 @@ TEST(Planner, MoreBudgetIsNeverSlower) {
   for (size_t i = 0; i < traces.size(); ++i) {
     double previous_us = std::numeric_limits<double>::infinity();
     for (const Bytes budget : budgets_of(traces[i], 40)) {
-      const double step_us = make_plan(traces[i], costs_for(i), {budget, 0}).predicted_step_us;
+      const double step_us =
+          make_plan(traces[i], costs_for(i), {budget, 0, PlanPolicy::kSwap}).predicted_step_us;
       EXPECT_LE(step_us, previous_us) << "trace " << i << ", budget " << budget;
       previous_us = step_us;
     }
@@ -105,7 +106,7 @@ std::string lines_of_storages(const Plan& plan, const Trace& trace) {
 TEST(Planner, AGrownBaseIsPlannedLikeASmallerBudget) {
   for (const Trace& trace : random_traces(some(20))) {
     const Bytes budget = budgets_of(trace)[3];
-    const Plan plan = make_plan(trace, costs_for(1), {budget, 0});
+    const Plan plan = make_plan(trace, costs_for(1), {budget, 0, PlanPolicy::kSwap});
     const Plan grown = make_plan(trace, costs_for(1), {budget + 1000, 1000});
     EXPECT_EQ(lines_of_storages(grown, trace), lines_of_storages(plan, trace));
     EXPECT_EQ(grown.predicted_peak_bytes, plan.predicted_peak_bytes + 1000);
@@ -219,7 +220,7 @@ TEST(Planner, AnEmptyTraceHasAnEmptyPlan) {
   const Trace trace;
   EXPECT_EQ(floor_of(trace).event, kNone);
   for (const Bytes budget : {Bytes{0}, Bytes{100}}) {
-    const Plan plan = make_plan(trace, CostModel(), {budget, 0});
+    const Plan plan = make_plan(trace, CostModel(), {budget, 0, PlanPolicy::kSwap});
     EXPECT_TRUE(plan.fits && plan.moves_nothing());
     EXPECT_EQ(validate(trace, plan), std::nullopt);
   }
@@ -258,7 +259,8 @@ TEST(Planner, IsOnAverageWithinTwoPercentOfTheBestSetOfSwaps) {
     }
     for (const Bytes budget : budgets_of(traces[i])) {
       const double best_us = exhaustive_us(traces[i], costs_for(i), budget);
-      sum += make_plan(traces[i], costs_for(i), {budget, 0}).predicted_step_us / best_us - 1;
+      sum +=
+          make_plan(traces[i], costs_for(i), {budget, 0, PlanPolicy::kSwap}).predicted_step_us / best_us - 1;
       ++count;
     }
   }

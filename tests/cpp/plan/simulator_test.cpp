@@ -7,6 +7,7 @@
 
 #include "hand_trace.h"
 #include "plan/planner.h"
+#include "plan/step_timer.h"
 #include "random_trace.h"
 
 namespace torchlms {
@@ -147,7 +148,7 @@ TEST(Simulator, TimelinesAreInOrderAndAgreeWithASlowCount) {
   for (const Trace& trace : random_traces(90)) {
     const Floor floor = floor_of(trace);
     const CostModel costs{3e7 * kUnit, 4e7 * kUnit, 2};
-    const Plan plan = make_plan(trace, costs, {floor.bytes + floor.bytes / 8, 0});
+    const Plan plan = make_plan(trace, costs, {floor.bytes + floor.bytes / 8, 0, PlanPolicy::kSwap});
     const Timeline timeline = simulate(trace, plan, costs);
     EXPECT_TRUE(std::ranges::is_sorted(timeline.event_us));
     expect_serial(timeline.out);
@@ -166,6 +167,19 @@ TEST(Simulator, TimelinesAreInOrderAndAgreeWithASlowCount) {
     }
     EXPECT_EQ(timeline.peak_bytes, *std::ranges::max_element(timeline.held_bytes));
     EXPECT_EQ(timeline.step_us, timeline.event_us.back());
+  }
+}
+
+TEST(Simulator, TheStepTimerSaysTheSame) {
+  for (const Trace& trace : random_traces(some(60))) {
+    StepTimer timer(trace.events.size(), trace.storages.size());
+    const Floor floor = floor_of(trace);
+    for (const double bytes_per_s : {3e6, 3e7, 3e8}) {
+      const CostModel costs{bytes_per_s * kUnit, bytes_per_s * kUnit, 2};
+      const PlanRequest request{floor.bytes + floor.bytes / 8, 0, PlanPolicy::kSwap};
+      const Plan plan = make_plan(trace, costs, request);
+      EXPECT_NEAR(timer.step_us(trace, plan, costs), plan.predicted_step_us, 1e-6);
+    }
   }
 }
 
