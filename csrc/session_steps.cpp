@@ -18,6 +18,21 @@ constexpr size_t kMostPrograms = 8;
 constexpr double kTolerance = 0.05; // a plan whose time is further off is made once more
 constexpr Bytes kEnoughBytes = Bytes{32} << 20; // transfers that a bandwidth can be told from
 
+PlanPolicy plan_policy(Policy policy) {
+  switch (policy) {
+    case Policy::kSwap:
+      return PlanPolicy::kSwap;
+    case Policy::kRecompute:
+      return PlanPolicy::kRecompute;
+    case Policy::kHybrid:
+      return PlanPolicy::kHybrid;
+    case Policy::kAuto:
+    case Policy::kOff:
+      break;
+  }
+  return PlanPolicy::kAuto;
+}
+
 double median(std::vector<double> samples) {
   const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
   std::nth_element(samples.begin(), middle, samples.end());
@@ -148,6 +163,7 @@ void Session::publish(const Tape::Outcome& outcome) {
     const Plan& plan = outcome.followed->plan();
     report.predicted_peak_bytes = plan.predicted_peak_bytes;
     report.predicted_step_us = plan.predicted_step_us;
+    report.lower_bound_us = plan.lower_bound_us;
     report.floor_bytes = plan.floor_bytes;
     report.floor_op = plan.floor_op;
     const auto measured = measured_us_.find(outcome.followed->trace().signature());
@@ -190,6 +206,7 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
   PlanRequest request;
   request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_;
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
+  request.policy = plan_policy(options_.policy);
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
   const bool has_room =
       !options_.verify && !passes_overlap_ &&

@@ -6,8 +6,8 @@
 
 namespace torchlms {
 
-std::optional<Candidate> swap_candidate(const Trace &trace, StorageId id) {
-  const StorageRecord &storage = trace.storages[id];
+std::optional<Candidate> swap_candidate(const Trace& trace, StorageId id) {
+  const StorageRecord& storage = trace.storages[id];
   if (!storage.is_managed || storage.is_root || storage.first_pack == kNone ||
       storage.dead < storage.first_pack) {
     return std::nullopt;
@@ -22,12 +22,9 @@ std::optional<Candidate> swap_candidate(const Trace &trace, StorageId id) {
       return std::nullopt; // nothing is brought back inside the forward pass
     }
     result.gap_last = storage.first_unpack - 1;
-    result.distance_us = trace.events[storage.first_unpack].time_us -
-                         trace.events[storage.dead].time_us;
+    result.distance_us = trace.events[storage.first_unpack].time_us - trace.events[storage.dead].time_us;
   } else {
-    result.gap_last = storage.freed != kNone
-                          ? storage.freed
-                          : static_cast<EventId>(trace.events.size()) - 1;
+    result.gap_last = storage.freed != kNone ? storage.freed : static_cast<EventId>(trace.events.size()) - 1;
     result.distance_us = std::numeric_limits<double>::infinity();
   }
   if (result.gap_last <= result.dead) {
@@ -36,23 +33,23 @@ std::optional<Candidate> swap_candidate(const Trace &trace, StorageId id) {
   return result;
 }
 
-std::vector<Candidate> swap_candidates(const Trace &trace) {
+std::vector<Candidate> swap_candidates(const Trace& trace) {
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < trace.storages.size(); ++i) {
     if (const auto found = swap_candidate(trace, static_cast<StorageId>(i))) {
       candidates.push_back(*found);
     }
   }
-  std::sort(
-      candidates.begin(), candidates.end(),
-      [](const Candidate &a, const Candidate &b) { return a.dead < b.dead; });
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return a.dead < b.dead;
+  });
   return candidates;
 }
 
-std::vector<Bytes> held_when_kept(const Trace &trace) {
+std::vector<Bytes> held_when_kept(const Trace& trace) {
   std::vector<Bytes> change(trace.events.size() + 1,
                             0); // after an event, at the place of the next
-  for (const StorageRecord &storage : trace.storages) {
+  for (const StorageRecord& storage : trace.storages) {
     if (storage.is_managed && storage.first_pack != kNone) {
       change[storage.first_pack + 1] += storage.size_bytes;
       if (storage.freed != kNone) {

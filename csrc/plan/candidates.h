@@ -13,20 +13,20 @@ namespace torchlms {
 struct Candidate {
   StorageId storage = kNone;
   Bytes size_bytes = 0;
-  EventId dead = kNone;         // its swap-out starts here
+  EventId dead = kNone; // its swap-out starts here
   EventId first_unpack = kNone; // kNone: never comes back
-  EventId gap_last = kNone;     // it may be away before events dead + 1 to
-                                // gap_last, the latter on demand
+  EventId gap_last = kNone; // it may be away before events dead + 1 to
+  // gap_last, the latter on demand
   double distance_us = 0; // from dead to the first unpack; infinite without one
 };
 
 // Nothing if it may not be swapped.
-std::optional<Candidate> swap_candidate(const Trace &trace, StorageId storage);
+std::optional<Candidate> swap_candidate(const Trace& trace, StorageId storage);
 
 // In order of `dead`, which is the order of the swap-outs.
-std::vector<Candidate> swap_candidates(const Trace &trace);
+std::vector<Candidate> swap_candidates(const Trace& trace);
 
 // Per event, the highest bytes held before it when everything is kept.
-std::vector<Bytes> held_when_kept(const Trace &trace);
+std::vector<Bytes> held_when_kept(const Trace& trace);
 
 } // namespace torchlms

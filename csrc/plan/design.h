@@ -17,7 +17,7 @@ struct Score {
   Bytes link_bytes = 0;
   size_t num_actions = 0;
 
-  auto operator<=>(const Score &) const = default;
+  auto operator<=>(const Score&) const = default;
 };
 
 // What a search changes, before it becomes a plan.
@@ -28,7 +28,6 @@ struct Design {
 };
 
 // Prefetch distances that are tried.
-inline constexpr std::array kNumUnpacksAhead = {
-    1, 2, 4, 8, 16, 32, 64, PrefetchRule::kNoLimit};
+inline constexpr std::array kNumUnpacksAhead = {1, 2, 4, 8, 16, 32, 64, PrefetchRule::kNoLimit};
 
 } // namespace torchlms

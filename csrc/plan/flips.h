@@ -16,14 +16,12 @@ namespace torchlms {
 // Turns swaps into recomputes in the order of their bytes on the link, most
 // first: all of a run of them at once, and where that does not pay, each half
 // of it.
-bool turn_swaps(Workbench &bench, Design &design, Bytes level, int num_trials);
+bool turn_swaps(Workbench& bench, Design& design, Bytes level, int num_trials);
 
 // Gives each storage the other actions that it may have, largest first.
-bool flip_each(Workbench &bench, Design &design, Bytes level, size_t first,
-               int num_trials);
+bool flip_each(Workbench& bench, Design& design, Bytes level, size_t first, int num_trials);
 
 // Swaps the actions of two storages among the largest.
-bool exchange_pairs(Workbench &bench, Design &design, Bytes level,
-                    int num_trials);
+bool exchange_pairs(Workbench& bench, Design& design, Bytes level, int num_trials);
 
 } // namespace torchlms

@@ -31,18 +31,15 @@ constexpr double kRounding = 1 - 1e-9;
 // the larger. What is left out (latencies, copies that share a window, the
 // memory of replays) would only add to it.
 class Bound {
-public:
-  Bound(const Trace &trace, const CostModel &costs)
-      : trace_(trace), costs_(costs), candidates_(swap_candidates(trace)),
-        regions_(trace) {
-    for (const Region &region : regions_.all()) {
+ public:
+  Bound(const Trace& trace, const CostModel& costs)
+      : trace_(trace), costs_(costs), candidates_(swap_candidates(trace)), regions_(trace) {
+    for (const Region& region : regions_.all()) {
       by_rate_.push_back(&region);
     }
-    std::stable_sort(by_rate_.begin(), by_rate_.end(),
-                     [this](const Region *a, const Region *b) {
-                       return a->replay_us * size_of(b) <
-                              b->replay_us * size_of(a);
-                     });
+    std::stable_sort(by_rate_.begin(), by_rate_.end(), [this](const Region* a, const Region* b) {
+      return a->replay_us * size_of(b) < b->replay_us * size_of(a);
+    });
   }
 
   double us(Bytes budget_bytes) const {
@@ -50,21 +47,17 @@ public:
     const size_t stride = std::max<size_t>(1, held.size() / kNumPositions);
     double most = 0;
     for (size_t first = 0; first < held.size(); first += stride) {
-      const auto end =
-          held.begin() +
-          static_cast<ptrdiff_t>(std::min(first + stride, held.size()));
-      const auto worst =
-          std::max_element(held.begin() + static_cast<ptrdiff_t>(first), end);
+      const auto end = held.begin() + static_cast<ptrdiff_t>(std::min(first + stride, held.size()));
+      const auto worst = std::max_element(held.begin() + static_cast<ptrdiff_t>(first), end);
       if (*worst > budget_bytes) {
         const auto event = static_cast<EventId>(worst - held.begin());
-        most = std::max(
-            most, delay_us(event, static_cast<double>(*worst - budget_bytes)));
+        most = std::max(most, delay_us(event, static_cast<double>(*worst - budget_bytes)));
       }
     }
     return trace_.step_us() + most * kRounding;
   }
 
-private:
+ private:
   // What the copies of one position have to share.
   struct Link {
     double leaving = 0; // bytes that may go and do not come back
@@ -72,7 +65,7 @@ private:
     double in_window_us = 0;
   };
 
-  double size_of(const Region *region) const {
+  double size_of(const Region* region) const {
     return static_cast<double>(trace_.storages[region->storage].size_bytes);
   }
   double time(EventId event) const {
@@ -83,7 +76,7 @@ private:
     Link link;
     double first_us = std::numeric_limits<double>::infinity();
     double last_us = 0;
-    for (const Candidate &candidate : candidates_) {
+    for (const Candidate& candidate : candidates_) {
       if (event <= candidate.dead || event > candidate.gap_last) {
         continue;
       }
@@ -102,13 +95,11 @@ private:
   double delay_us(EventId event, double missing) const {
     const Link link = link_at(event);
     const auto out_us = [&](double swapped) {
-      return std::max(0.0, swapped * 1e6 / costs_.out_bytes_per_s -
-                               link.out_window_us);
+      return std::max(0.0, swapped * 1e6 / costs_.out_bytes_per_s - link.out_window_us);
     };
     const auto in_us = [&](double swapped) {
       const double returning = std::max(0.0, swapped - link.leaving);
-      return std::max(0.0, returning * 1e6 / costs_.in_bytes_per_s -
-                               link.in_window_us);
+      return std::max(0.0, returning * 1e6 / costs_.in_bytes_per_s - link.in_window_us);
     };
     double least = std::numeric_limits<double>::infinity();
     double recomputed = 0; // bytes of the regions before `next`
@@ -118,7 +109,7 @@ private:
     for (int i = 0; i < kNumShares; ++i) {
       const double share = missing * i / kNumShares; // recomputed, at least
       for (; next < by_rate_.size() && recomputed < share; ++next) {
-        const StorageRecord &storage = trace_.storages[by_rate_[next]->storage];
+        const StorageRecord& storage = trace_.storages[by_rate_[next]->storage];
         if (event > storage.dead && event <= storage.first_unpack) {
           recomputed += size_of(by_rate_[next]);
           replay_us += by_rate_[next]->replay_us;
@@ -128,26 +119,23 @@ private:
       if (recomputed < share) {
         break; // there is no more
       }
-      const double excess_us = share > 0 ? (recomputed - share) * last_rate
-                                         : 0; // part of the last one
+      const double excess_us = share > 0 ? (recomputed - share) * last_rate : 0; // part of the last one
       const double swapped = missing - missing * (i + 1) / kNumShares;
-      least = std::min(least, out_us(swapped) + std::max(replay_us - excess_us,
-                                                         in_us(swapped)));
+      least = std::min(least, out_us(swapped) + std::max(replay_us - excess_us, in_us(swapped)));
     }
     return least;
   }
 
-  const Trace &trace_;
-  const CostModel &costs_;
+  const Trace& trace_;
+  const CostModel& costs_;
   std::vector<Candidate> candidates_;
   Regions regions_;
-  std::vector<const Region *> by_rate_; // fastest per byte first
+  std::vector<const Region*> by_rate_; // fastest per byte first
 };
 
 } // namespace
 
-double lower_bound_us(const Trace &trace, const CostModel &costs,
-                      Bytes budget_bytes) {
+double lower_bound_us(const Trace& trace, const CostModel& costs, Bytes budget_bytes) {
   return Bound(trace, costs).us(budget_bytes);
 }
 

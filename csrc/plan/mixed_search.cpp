@@ -34,13 +34,13 @@ std::vector<Bytes> levels_between(Bytes floor_bytes, Bytes peak_bytes) {
 } // namespace
 
 // Nothing is left to gain.
-bool MixedSearch::is_free(const Design &design) const {
+bool MixedSearch::is_free(const Design& design) const {
   return design.score.step_us <= bench_.trace().step_us();
 }
 
-MixedSearch::MixedSearch(const Trace &trace, const CostModel &costs,
-                         Bytes floor_bytes)
-    : bench_(trace, costs), recomputes_(bench_),
+MixedSearch::MixedSearch(const Trace& trace, const CostModel& costs, Bytes floor_bytes)
+    : bench_(trace, costs),
+      recomputes_(bench_),
       levels_(levels_between(floor_bytes, trace.unlimited_peak_bytes())) {}
 
 // Down the levels each adds to the set of the one above; up again each takes
@@ -53,7 +53,7 @@ void MixedSearch::make_recomputes(Bytes budget_bytes) {
   }
   std::reverse(recompute_designs_.begin(), recompute_designs_.end());
   for (size_t i = 0; i < levels_.size() && levels_[i] <= budget_bytes; ++i) {
-    Design &here = recompute_designs_[i];
+    Design& here = recompute_designs_[i];
     recomputes_.drop_redundant(here, levels_[i]);
     bench_.fit(here, levels_[i]);
     here.score = bench_.score(here, levels_[i]);
@@ -102,9 +102,9 @@ void MixedSearch::make_bests(Bytes budget_bytes) {
   std::reverse(extended_at.begin(), extended_at.end());
   const Designs cuts = cut_into_segments(bench_);
   for (size_t i = 0; i < levels_.size() && levels_[i] <= budget_bytes; ++i) {
-    Design design = std::min(
-        recompute_designs_[i], hybrid_designs_[i],
-        [](const auto &a, const auto &b) { return a.score < b.score; });
+    Design design = std::min(recompute_designs_[i], hybrid_designs_[i], [](const auto& a, const auto& b) {
+      return a.score < b.score;
+    });
     if (i > 0) {
       Design below = best_designs_.back();
       recomputes_.drop_redundant(below, levels_[i]);
@@ -116,7 +116,7 @@ void MixedSearch::make_bests(Bytes budget_bytes) {
     }
     recomputes_.drop_redundant(extended_at[i], levels_[i]);
     bench_.try_design(design, std::move(extended_at[i]), levels_[i]);
-    for (const Design &cut : cuts) {
+    for (const Design& cut : cuts) {
       Design trial = cut;
       if (bench_.fit(trial, levels_[i])) {
         recomputes_.drop_redundant(trial, levels_[i]);
@@ -137,8 +137,7 @@ MixedSearch::Timed MixedSearch::timed(Plan plan) const {
   return {{step_us, plan.swapped_bytes(bench_.trace()), 0}, std::move(plan)};
 }
 
-MixedSearch::Timed MixedSearch::best_of(const Designs &designs,
-                                        Bytes budget_bytes) {
+MixedSearch::Timed MixedSearch::best_of(const Designs& designs, Bytes budget_bytes) {
   std::optional<Timed> best;
   for (size_t i = 0; i < levels_.size() && levels_[i] <= budget_bytes; ++i) {
     Timed found = timed(bench_.plan(designs[i], levels_[i], budget_bytes));
@@ -164,8 +163,7 @@ Plan MixedSearch::best(Bytes budget_bytes, Plan swaps) {
   make_hybrids(budget_bytes);
   make_bests(budget_bytes);
   Timed best = timed(std::move(swaps));
-  for (const Designs *const designs :
-       {&recompute_designs_, &hybrid_designs_, &best_designs_}) {
+  for (const Designs* const designs : {&recompute_designs_, &hybrid_designs_, &best_designs_}) {
     Timed found = best_of(*designs, budget_bytes);
     if (found.score < best.score) {
       best = std::move(found);

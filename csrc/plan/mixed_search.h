@@ -18,9 +18,9 @@ namespace torchlms {
 // plan: one of the functions may be called, once. Refers to trace and costs.
 // Thread-safety: none.
 class MixedSearch {
-public:
+ public:
   // Requires: floor_bytes < trace.unlimited_peak_bytes().
-  MixedSearch(const Trace &trace, const CostModel &costs, Bytes floor_bytes);
+  MixedSearch(const Trace& trace, const CostModel& costs, Bytes floor_bytes);
 
   // Each is never slower with more budget. Requires: floor_bytes <=
   // budget_bytes.
@@ -30,20 +30,20 @@ public:
   // budget.
   Plan best(Bytes budget_bytes, Plan swaps);
 
-private:
+ private:
   using Designs = std::vector<Design>; // per level
 
   void make_recomputes(Bytes budget_bytes);
   void make_hybrids(Bytes budget_bytes);
   void make_bests(Bytes budget_bytes);
 
-  bool is_free(const Design &design) const;
+  bool is_free(const Design& design) const;
 
   struct Timed {
     Score score;
     Plan plan;
   };
-  Timed best_of(const Designs &designs, Bytes budget_bytes);
+  Timed best_of(const Designs& designs, Bytes budget_bytes);
   Timed timed(Plan plan) const;
 
   Workbench bench_;

@@ -12,14 +12,13 @@ namespace torchlms {
 
 // Swaps and recomputes, whichever is faster, within the smallest budget that
 // works.
-Plan move_everything(const Trace &trace, const CostModel &costs,
-                     Bytes floor_bytes);
+Plan move_everything(const Trace& trace, const CostModel& costs, Bytes floor_bytes);
 
 // Recomputes all that can be rebuilt and swaps the rest.
 struct SizedPlan {
   Plan plan;
   Bytes budget_bytes = 0; // what it needs
 };
-SizedPlan recompute_everything(const Trace &trace, const CostModel &costs);
+SizedPlan recompute_everything(const Trace& trace, const CostModel& costs);
 
 } // namespace torchlms

@@ -13,32 +13,31 @@ namespace {
 
 std::string_view to_string(ActionKind kind) {
   switch (kind) {
-  case ActionKind::kKeep:
-    return "keep";
-  case ActionKind::kSwap:
-    return "swap";
-  case ActionKind::kRecompute:
-    return "recompute";
+    case ActionKind::kKeep:
+      return "keep";
+    case ActionKind::kSwap:
+      return "swap";
+    case ActionKind::kRecompute:
+      return "recompute";
   }
   return "";
 }
 
 std::string_view to_string(Tier tier) {
   switch (tier) {
-  case Tier::kDevice:
-    return "device";
-  case Tier::kHost:
-    return "host";
-  case Tier::kDisk:
-    return "disk";
+    case Tier::kDevice:
+      return "device";
+    case Tier::kHost:
+      return "host";
+    case Tier::kDisk:
+      return "disk";
   }
   return "";
 }
 
 std::string mebibytes(Bytes size) {
   char text[40];
-  std::snprintf(text, sizeof(text), "%.2f MiB",
-                static_cast<double>(size) / (1 << 20));
+  std::snprintf(text, sizeof(text), "%.2f MiB", static_cast<double>(size) / (1 << 20));
   return text;
 }
 
@@ -52,24 +51,21 @@ std::string position(EventId event) {
   return event == kNone ? "never" : "@" + std::to_string(event);
 }
 
-std::string line(StorageId id, const StorageRecord &storage,
-                 const Action &action) {
-  std::string text = "storage " + std::to_string(id) + "  " +
-                     mebibytes(storage.size_bytes) + "  ";
+std::string line(StorageId id, const StorageRecord& storage, const Action& action) {
+  std::string text = "storage " + std::to_string(id) + "  " + mebibytes(storage.size_bytes) + "  ";
   if (action.kind == ActionKind::kKeep) {
     return text + "keep\n";
   }
   if (action.kind == ActionKind::kRecompute) {
-    return text + "recompute  drop " + position(storage.dead) + "  used " +
-           position(storage.first_unpack) + "\n";
+    return text + "recompute  drop " + position(storage.dead) + "  used " + position(storage.first_unpack) +
+        "\n";
   }
-  return text + "swap to " + std::string(to_string(action.tier)) + "  out " +
-         position(action.swap_out) + "  free by " + position(action.release) +
-         "  in " + position(action.swap_in) + "  used " +
-         position(storage.first_unpack) + "\n";
+  return text + "swap to " + std::string(to_string(action.tier)) + "  out " + position(action.swap_out) +
+      "  free by " + position(action.release) + "  in " + position(action.swap_in) + "  used " +
+      position(storage.first_unpack) + "\n";
 }
 
-Bytes bytes_of(ActionKind kind, const Plan &plan, const Trace &trace) {
+Bytes bytes_of(ActionKind kind, const Plan& plan, const Trace& trace) {
   Bytes bytes = 0;
   for (size_t i = 0; i < plan.actions.size(); ++i) {
     bytes += plan.actions[i].kind == kind ? trace.storages[i].size_bytes : 0;
@@ -80,16 +76,15 @@ Bytes bytes_of(ActionKind kind, const Plan &plan, const Trace &trace) {
 } // namespace
 
 bool Plan::moves_nothing() const {
-  return std::none_of(actions.begin(), actions.end(), [](const Action &action) {
-    return action.kind != ActionKind::kKeep;
-  });
+  return std::none_of(
+      actions.begin(), actions.end(), [](const Action& action) { return action.kind != ActionKind::kKeep; });
 }
 
-Bytes Plan::swapped_bytes(const Trace &trace) const {
+Bytes Plan::swapped_bytes(const Trace& trace) const {
   return bytes_of(ActionKind::kSwap, *this, trace);
 }
 
-Bytes Plan::recomputed_bytes(const Trace &trace) const {
+Bytes Plan::recomputed_bytes(const Trace& trace) const {
   return bytes_of(ActionKind::kRecompute, *this, trace);
 }
 
@@ -101,10 +96,9 @@ std::string Plan::to_json() const {
       .field("policy", policy)
       .key("signature")
       .hex(signature);
-  json.field("budget_bytes", budget_bytes)
-      .field("base_delta_bytes", base_delta_bytes);
+  json.field("budget_bytes", budget_bytes).field("base_delta_bytes", base_delta_bytes);
   json.key("actions").begin_array();
-  for (const Action &action : actions) {
+  for (const Action& action : actions) {
     json.begin_object()
         .field("kind", to_string(action.kind))
         .field("tier", to_string(action.tier))
@@ -131,18 +125,13 @@ std::string Plan::to_json() const {
   return json.take();
 }
 
-std::string Plan::to_text(const Trace &trace) const {
-  std::string text = "policy " + policy + ", budget " +
-                     mebibytes(budget_bytes) + (fits ? "" : " (too small)") +
-                     ", smallest possible " + mebibytes(floor_bytes) + " at " +
-                     floor_op + "\n" + "peak " +
-                     mebibytes(predicted_peak_bytes) + ", step " +
-                     milliseconds(predicted_step_us) + " (at least " +
-                     milliseconds(lower_bound_us) + ") of which " +
-                     milliseconds(predicted_stall_us) + " waiting and " +
-                     milliseconds(predicted_recompute_us) + " recomputing, " +
-                     mebibytes(swapped_bytes(trace)) + " swapped, " +
-                     mebibytes(recomputed_bytes(trace)) + " recomputed\n";
+std::string Plan::to_text(const Trace& trace) const {
+  std::string text = "policy " + policy + ", budget " + mebibytes(budget_bytes) +
+      (fits ? "" : " (too small)") + ", smallest possible " + mebibytes(floor_bytes) + " at " + floor_op +
+      "\n" + "peak " + mebibytes(predicted_peak_bytes) + ", step " + milliseconds(predicted_step_us) +
+      " (at least " + milliseconds(lower_bound_us) + ") of which " + milliseconds(predicted_stall_us) +
+      " waiting and " + milliseconds(predicted_recompute_us) + " recomputing, " +
+      mebibytes(swapped_bytes(trace)) + " swapped, " + mebibytes(recomputed_bytes(trace)) + " recomputed\n";
   for (size_t i = 0; i < actions.size(); ++i) {
     if (trace.storages[i].is_managed) {
       text += line(static_cast<StorageId>(i), trace.storages[i], actions[i]);

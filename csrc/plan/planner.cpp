@@ -15,29 +15,28 @@ namespace torchlms {
 
 namespace {
 
-Plan keep_everything(const Trace &trace) {
+Plan keep_everything(const Trace& trace) {
   Plan plan;
   plan.actions.resize(trace.storages.size());
   return plan;
 }
 
-const char *to_string(PlanPolicy policy) {
+const char* to_string(PlanPolicy policy) {
   switch (policy) {
-  case PlanPolicy::kAuto:
-    return "auto";
-  case PlanPolicy::kSwap:
-    return "swap";
-  case PlanPolicy::kRecompute:
-    return "recompute";
-  case PlanPolicy::kHybrid:
-    return "hybrid";
+    case PlanPolicy::kAuto:
+      return "auto";
+    case PlanPolicy::kSwap:
+      return "swap";
+    case PlanPolicy::kRecompute:
+      return "recompute";
+    case PlanPolicy::kHybrid:
+      return "hybrid";
   }
   return "";
 }
 
 // Sets the budget to what the plan needs where that is not the floor.
-Plan move_all(const Trace &trace, const CostModel &costs, PlanPolicy policy,
-              Bytes &budget) {
+Plan move_all(const Trace& trace, const CostModel& costs, PlanPolicy policy, Bytes& budget) {
   if (policy == PlanPolicy::kSwap) {
     return swap_everything(trace, costs, budget);
   }
@@ -49,29 +48,27 @@ Plan move_all(const Trace &trace, const CostModel &costs, PlanPolicy policy,
   return move_everything(trace, costs, budget);
 }
 
-Plan search(const Trace &trace, const CostModel &costs, PlanPolicy policy,
-            Bytes floor_bytes, Bytes budget_bytes) {
+Plan search(
+    const Trace& trace, const CostModel& costs, PlanPolicy policy, Bytes floor_bytes, Bytes budget_bytes) {
   if (policy == PlanPolicy::kSwap) {
     return swap_by_distance(trace, costs, floor_bytes, budget_bytes);
   }
   MixedSearch mixed(trace, costs, floor_bytes);
   switch (policy) {
-  case PlanPolicy::kRecompute:
-    return mixed.recompute(budget_bytes);
-  case PlanPolicy::kHybrid:
-    return mixed.hybrid(budget_bytes);
-  default:
-    return mixed.best(budget_bytes, swap_by_distance(trace, costs, floor_bytes,
-                                                     budget_bytes));
+    case PlanPolicy::kRecompute:
+      return mixed.recompute(budget_bytes);
+    case PlanPolicy::kHybrid:
+      return mixed.hybrid(budget_bytes);
+    default:
+      return mixed.best(budget_bytes, swap_by_distance(trace, costs, floor_bytes, budget_bytes));
   }
 }
 
 } // namespace
 
-Floor floor_of(const Trace &trace) {
+Floor floor_of(const Trace& trace) {
   const SwapSchedule schedule(trace);
-  const std::vector<Bytes> held =
-      schedule.held_on_demand(Selection(schedule.candidates().size(), 1));
+  const std::vector<Bytes> held = schedule.held_on_demand(Selection(schedule.candidates().size(), 1));
   const auto highest = std::max_element(held.begin(), held.end());
   if (highest == held.end()) {
     return {};
@@ -79,13 +76,12 @@ Floor floor_of(const Trace &trace) {
   return {*highest, static_cast<EventId>(highest - held.begin())};
 }
 
-std::string name_of_event(const Trace &trace, EventId event) {
+std::string name_of_event(const Trace& trace, EventId event) {
   if (event == kNone) {
     return "";
   }
   if (event >= trace.forward_end) {
-    return trace.backward_peak_node.empty() ? "backward"
-                                            : trace.backward_peak_node;
+    return trace.backward_peak_node.empty() ? "backward" : trace.backward_peak_node;
   }
   // An op's event comes when it has returned: packs before it belong to it.
   for (EventId id = event; id < trace.forward_end; ++id) {
@@ -96,8 +92,7 @@ std::string name_of_event(const Trace &trace, EventId event) {
   return "end of forward";
 }
 
-Plan make_plan(const Trace &trace, const CostModel &costs,
-               const PlanRequest &request) {
+Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& request) {
   const Floor floor = floor_of(trace);
   Bytes budget = request.budget_bytes - request.base_delta_bytes;
   Plan plan;
@@ -123,8 +118,7 @@ Plan make_plan(const Trace &trace, const CostModel &costs,
   plan.predicted_step_us = timeline.step_us;
   plan.predicted_stall_us = timeline.stall_us;
   plan.predicted_recompute_us = timeline.recompute_us;
-  plan.lower_bound_us =
-      lower_bound_us(trace, costs, std::max(budget, floor.bytes));
+  plan.lower_bound_us = lower_bound_us(trace, costs, std::max(budget, floor.bytes));
   return plan;
 }
 

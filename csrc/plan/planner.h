@@ -13,17 +13,16 @@ namespace torchlms {
 // within its own kind. A policy uses the other means only for what does not fit
 // otherwise; kSwap never recomputes.
 enum class PlanPolicy : uint8_t {
-  kAuto,      // the best of all
-  kSwap,      // by distance
+  kAuto, // the best of all
+  kSwap, // by distance
   kRecompute, // by bytes per second of replay
   kHybrid, // swaps by distance, of which those that cost most are turned into
-           // recomputes
+  // recomputes
 };
 
 struct PlanRequest {
   Bytes budget_bytes = 0; // 0: as little as possible ("min")
-  Bytes base_delta_bytes =
-      0; // held at this scope entry minus held at the recorded one
+  Bytes base_delta_bytes = 0; // held at this scope entry minus held at the recorded one
   PlanPolicy policy = PlanPolicy::kSwap;
 };
 
@@ -33,16 +32,15 @@ struct Floor {
   Bytes bytes = 0;
   EventId event = kNone;
 };
-Floor floor_of(const Trace &trace);
+Floor floor_of(const Trace& trace);
 
 // Name of the op or autograd node at `event`, for messages.
-std::string name_of_event(const Trace &trace, EventId event);
+std::string name_of_event(const Trace& trace, EventId event);
 
 // A pure function of its arguments: ties are broken by storage id. When the
 // budget is below the floor the result has fits == false. With budget 0 nothing
 // is kept that the policy may move; kRecompute may then need more than the
 // floor, since it rebuilds all it can.
-Plan make_plan(const Trace &trace, const CostModel &costs,
-               const PlanRequest &request);
+Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& request);
 
 } // namespace torchlms

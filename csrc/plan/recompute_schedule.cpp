@@ -7,30 +7,28 @@ namespace torchlms {
 
 namespace {
 
-bool may_be_held_longer(const StorageRecord &storage) {
+bool may_be_held_longer(const StorageRecord& storage) {
   return storage.freed != kNone && !storage.outlives_step;
 }
 
 } // namespace
 
-RecomputeSchedule::RecomputeSchedule(const Trace &trace, const Regions &regions)
+RecomputeSchedule::RecomputeSchedule(const Trace& trace, const Regions& regions)
     : trace_(trace), replays_at_(trace.events.size(), regions.all().size()) {
-  for (const Region &region : regions.all()) {
+  for (const Region& region : regions.all()) {
     Replay replay;
     replay.region = &region;
-    std::copy_if(region.leaves.begin(), region.leaves.end(),
-                 std::back_inserter(replay.leaves), [&](StorageId leaf) {
-                   return trace.storages[leaf].is_managed ||
-                          may_be_held_longer(trace.storages[leaf]);
-                 });
+    std::copy_if(
+        region.leaves.begin(), region.leaves.end(), std::back_inserter(replay.leaves), [&](StorageId leaf) {
+          return trace.storages[leaf].is_managed || may_be_held_longer(trace.storages[leaf]);
+        });
     touched_.push_back(region.storage);
     touched_.insert(touched_.end(), replay.leaves.begin(), replay.leaves.end());
     replays_.push_back(std::move(replay));
   }
-  std::stable_sort(replays_.begin(), replays_.end(),
-                   [](const Replay &a, const Replay &b) {
-                     return a.region->ops.back() < b.region->ops.back();
-                   });
+  std::stable_sort(replays_.begin(), replays_.end(), [](const Replay& a, const Replay& b) {
+    return a.region->ops.back() < b.region->ops.back();
+  });
   std::sort(touched_.begin(), touched_.end());
   touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
   shown_.events = trace.events;
@@ -41,7 +39,7 @@ RecomputeSchedule::RecomputeSchedule(const Trace &trace, const Regions &regions)
   dying_.resize(trace.events.size());
 }
 
-const Trace &RecomputeSchedule::apply(const Recomputed &recomputed) {
+const Trace& RecomputeSchedule::apply(const Recomputed& recomputed) {
   find_needs(recomputed);
   count_residency();
   show_events();
@@ -52,16 +50,14 @@ std::vector<RecomputeSchedule::Rebuild> RecomputeSchedule::rebuilds() const {
   std::vector<Rebuild> rebuilds;
   for (size_t i = 0; i < shown_.events.size(); ++i) {
     const auto event = static_cast<EventId>(i);
-    for (int32_t r = replays_at_.first(event); r != kNone;
-         r = replays_at_.next(r)) {
-      rebuilds.push_back(
-          {replays_[r].region->storage, event, replays_[r].region->replay_us});
+    for (int32_t r = replays_at_.first(event); r != kNone; r = replays_at_.next(r)) {
+      rebuilds.push_back({replays_[r].region->storage, event, replays_[r].region->replay_us});
     }
   }
   return rebuilds;
 }
 
-void RecomputeSchedule::find_needs(const Recomputed &recomputed) {
+void RecomputeSchedule::find_needs(const Recomputed& recomputed) {
   for (const StorageId id : touched_) {
     shown_.storages[id] = trace_.storages[id];
   }
@@ -76,7 +72,7 @@ void RecomputeSchedule::find_needs(const Recomputed &recomputed) {
     replays_at_.push_front(need, i);
     shown_.storages[id].is_managed = false;
     for (const StorageId leaf : replays_[i].leaves) {
-      StorageRecord &storage = shown_.storages[leaf];
+      StorageRecord& storage = shown_.storages[leaf];
       if (storage.first_unpack == kNone || storage.first_unpack > need) {
         storage.first_unpack = need;
       }
@@ -91,8 +87,8 @@ void RecomputeSchedule::count_residency() {
   std::fill(change_.begin(), change_.end(), 0);
   std::fill(dying_.begin(), dying_.end(), 0);
   for (const StorageId id : touched_) {
-    const StorageRecord &storage = shown_.storages[id];
-    const StorageRecord &recorded = trace_.storages[id];
+    const StorageRecord& storage = shown_.storages[id];
+    const StorageRecord& recorded = trace_.storages[id];
     const Bytes size = storage.size_bytes;
     if (recorded.is_managed && !storage.is_managed) {
       change_[storage.first_pack + 1] += size;
@@ -117,18 +113,16 @@ void RecomputeSchedule::show_events() {
   double replayed_us = 0;
   Bytes replay_peak = 0; // of the previous event
   for (size_t i = 0; i < shown_.events.size(); ++i) {
-    const Event &recorded = trace_.events[i];
+    const Event& recorded = trace_.events[i];
     const Bytes held_before = held + change_[i];
     shown_.events[i].time_us = recorded.time_us + replayed_us;
-    shown_.events[i].base_peak_bytes =
-        std::max(recorded.base_peak_bytes + held_before, replay_peak);
+    shown_.events[i].base_peak_bytes = std::max(recorded.base_peak_bytes + held_before, replay_peak);
     held = held_before;
     replay_peak = 0;
     Bytes rebuilt = recorded.base_bytes + held_before + dying_[i];
     const auto event = static_cast<EventId>(i);
-    for (int32_t r = replays_at_.first(event); r != kNone;
-         r = replays_at_.next(r)) {
-      const Region &region = *replays_[r].region;
+    for (int32_t r = replays_at_.first(event); r != kNone; r = replays_at_.next(r)) {
+      const Region& region = *replays_[r].region;
       replay_peak = std::max(replay_peak, rebuilt + region.extra_bytes);
       rebuilt += trace_.storages[region.storage].size_bytes;
       replayed_us += region.replay_us;

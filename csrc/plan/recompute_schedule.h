@@ -26,12 +26,12 @@ using Recomputed = std::vector<uint8_t>;
 //
 // Thread-safety: none. Refers to the trace and the regions.
 class RecomputeSchedule {
-public:
-  RecomputeSchedule(const Trace &trace, const Regions &regions);
+ public:
+  RecomputeSchedule(const Trace& trace, const Regions& regions);
 
   // Only events (with no base_bytes), storages and forward_end are filled in.
   // Good until the next call. Requires: every recomputed storage has a region.
-  const Trace &apply(const Recomputed &recomputed);
+  const Trace& apply(const Recomputed& recomputed);
 
   // Where each storage of the last set is rebuilt, in the order of the replays.
   struct Rebuild {
@@ -41,29 +41,27 @@ public:
   };
   std::vector<Rebuild> rebuilds() const;
 
-private:
+ private:
   // Of a region, with the leaves whose life it may prolong or whose return it
   // may bring forward.
   struct Replay {
-    const Region *region = nullptr;
+    const Region* region = nullptr;
     std::vector<StorageId> leaves;
   };
 
-  void find_needs(const Recomputed &recomputed);
+  void find_needs(const Recomputed& recomputed);
   void count_residency();
   void show_events();
 
-  const Trace &trace_;
-  std::vector<Replay>
-      replays_; // in the order of their last writers: leaves come first
+  const Trace& trace_;
+  std::vector<Replay> replays_; // in the order of their last writers: leaves come first
   std::vector<StorageId> touched_; // storages whose record may change
   Trace shown_;
   // Of the set that is shown.
   EventLists replays_at_; // indices into replays_, ascending
-  std::vector<Bytes>
-      change_; // of the base, after an event, at the place of the next
+  std::vector<Bytes> change_; // of the base, after an event, at the place of the next
   std::vector<Bytes> dying_; // per event: managed leaves that are let go once
-                             // its replays are done
+  // its replays are done
 };
 
 } // namespace torchlms

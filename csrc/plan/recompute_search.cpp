@@ -10,7 +10,7 @@ namespace torchlms {
 namespace {
 
 // What lies above the level, over all events: less of it is nearer to fitting.
-Bytes excess(const std::vector<Bytes> &held, Bytes level) {
+Bytes excess(const std::vector<Bytes>& held, Bytes level) {
   Bytes sum = 0;
   for (const Bytes bytes : held) {
     sum += std::max<Bytes>(bytes - level, 0);
@@ -18,38 +18,35 @@ Bytes excess(const std::vector<Bytes> &held, Bytes level) {
   return sum;
 }
 
-EventId worst_event(const std::vector<Bytes> &held) {
-  return static_cast<EventId>(std::max_element(held.begin(), held.end()) -
-                              held.begin());
+EventId worst_event(const std::vector<Bytes>& held) {
+  return static_cast<EventId>(std::max_element(held.begin(), held.end()) - held.begin());
 }
 
-bool fits(const std::vector<Bytes> &held, Bytes level) {
-  return std::none_of(held.begin(), held.end(),
-                      [level](Bytes bytes) { return bytes > level; });
+bool fits(const std::vector<Bytes>& held, Bytes level) {
+  return std::none_of(held.begin(), held.end(), [level](Bytes bytes) { return bytes > level; });
 }
 
 } // namespace
 
-RecomputeSearch::RecomputeSearch(Workbench &bench)
+RecomputeSearch::RecomputeSearch(Workbench& bench)
     : bench_(bench), is_rejected_(bench.trace().storages.size(), 0) {
-  const std::vector<StorageRecord> &storages = bench.trace().storages;
-  for (const Region &region : bench.regions().all()) {
+  const std::vector<StorageRecord>& storages = bench.trace().storages;
+  for (const Region& region : bench.regions().all()) {
     by_ratio_.push_back(&region);
   }
   by_size_ = by_ratio_;
-  const auto size = [&storages](const Region *region) {
+  const auto size = [&storages](const Region* region) {
     return static_cast<double>(storages[region->storage].size_bytes);
   };
-  std::stable_sort(by_ratio_.begin(), by_ratio_.end(),
-                   [&size](const Region *a, const Region *b) {
-                     return size(a) * b->replay_us > size(b) * a->replay_us;
-                   });
-  std::stable_sort(
-      by_size_.begin(), by_size_.end(),
-      [&size](const Region *a, const Region *b) { return size(a) > size(b); });
+  std::stable_sort(by_ratio_.begin(), by_ratio_.end(), [&size](const Region* a, const Region* b) {
+    return size(a) * b->replay_us > size(b) * a->replay_us;
+  });
+  std::stable_sort(by_size_.begin(), by_size_.end(), [&size](const Region* a, const Region* b) {
+    return size(a) > size(b);
+  });
 }
 
-void RecomputeSearch::extend(Design &design, Bytes level) {
+void RecomputeSearch::extend(Design& design, Bytes level) {
   std::fill(is_rejected_.begin(), is_rejected_.end(), 0);
   while (true) {
     const std::vector<Bytes> held = bench_.held_on_demand(design);
@@ -63,8 +60,7 @@ void RecomputeSearch::extend(Design &design, Bytes level) {
     // The floor is what swapping everything holds.
     for (size_t i = 0; i < design.kinds.size(); ++i) {
       const auto id = static_cast<StorageId>(i);
-      design.kinds[i] = bench_.regions().of(id) != nullptr ? ActionKind::kSwap
-                                                           : design.kinds[i];
+      design.kinds[i] = bench_.regions().of(id) != nullptr ? ActionKind::kSwap : design.kinds[i];
       is_rejected_[i] = 1;
     }
     bench_.fit(design, level);
@@ -72,15 +68,13 @@ void RecomputeSearch::extend(Design &design, Bytes level) {
   }
 }
 
-bool RecomputeSearch::add_recompute(Design &design, Bytes level,
-                                    const std::vector<Bytes> &held) {
+bool RecomputeSearch::add_recompute(Design& design, Bytes level, const std::vector<Bytes>& held) {
   const EventId worst = worst_event(held);
   const Bytes before = excess(held, level);
-  for (const Region *const region : by_ratio_) {
+  for (const Region* const region : by_ratio_) {
     const StorageId id = region->storage;
-    const StorageRecord &storage = bench_.trace().storages[id];
-    if (design.kinds[id] != ActionKind::kKeep || is_rejected_[id] ||
-        worst <= storage.dead ||
+    const StorageRecord& storage = bench_.trace().storages[id];
+    if (design.kinds[id] != ActionKind::kKeep || is_rejected_[id] || worst <= storage.dead ||
         worst > bench_.shown(design).storages[id].first_unpack) {
       continue;
     }
@@ -96,21 +90,19 @@ bool RecomputeSearch::add_recompute(Design &design, Bytes level,
 }
 
 // What cannot be rebuilt goes first, then what suffices.
-bool RecomputeSearch::add_swap(Design &design, Bytes level,
-                               const std::vector<Bytes> &held) {
+bool RecomputeSearch::add_swap(Design& design, Bytes level, const std::vector<Bytes>& held) {
   const EventId worst = worst_event(held);
   const Bytes missing = held[worst] - level;
-  const auto rank = [&](const Candidate &candidate) {
+  const auto rank = [&](const Candidate& candidate) {
     const bool is_rebuilt = bench_.regions().of(candidate.storage) != nullptr;
     const bool suffices = candidate.size_bytes >= missing;
     const Bytes size = suffices ? candidate.size_bytes : -candidate.size_bytes;
     return std::tuple<bool, bool, Bytes>(is_rebuilt, !suffices, size);
   };
-  const Candidate *best = nullptr;
-  for (const Candidate &candidate : bench_.candidates(design)) {
-    if (design.kinds[candidate.storage] == ActionKind::kKeep &&
-        worst > candidate.dead && worst <= candidate.gap_last &&
-        (best == nullptr || rank(candidate) < rank(*best))) {
+  const Candidate* best = nullptr;
+  for (const Candidate& candidate : bench_.candidates(design)) {
+    if (design.kinds[candidate.storage] == ActionKind::kKeep && worst > candidate.dead &&
+        worst <= candidate.gap_last && (best == nullptr || rank(candidate) < rank(*best))) {
       best = &candidate;
     }
   }
@@ -120,11 +112,10 @@ bool RecomputeSearch::add_swap(Design &design, Bytes level,
   return best != nullptr;
 }
 
-bool RecomputeSearch::swap_a_recompute(Design &design, Bytes level,
-                                       const std::vector<Bytes> &held) {
+bool RecomputeSearch::swap_a_recompute(Design& design, Bytes level, const std::vector<Bytes>& held) {
   Bytes least = excess(held, level);
   StorageId best = kNone;
-  for (const Region *const region : by_size_) {
+  for (const Region* const region : by_size_) {
     if (design.kinds[region->storage] == ActionKind::kRecompute) {
       Design trial = design;
       trial.kinds[region->storage] = ActionKind::kSwap;
@@ -142,8 +133,7 @@ bool RecomputeSearch::swap_a_recompute(Design &design, Bytes level,
   return best != kNone;
 }
 
-void RecomputeSearch::drop_redundant(Design &design, Bytes level,
-                                     StorageId except) {
+void RecomputeSearch::drop_redundant(Design& design, Bytes level, StorageId except) {
   std::vector<Bytes> held = bench_.held_on_demand(design);
   for (auto i = by_ratio_.rbegin(); i != by_ratio_.rend(); ++i) {
     const StorageId id = (*i)->storage;
@@ -151,11 +141,12 @@ void RecomputeSearch::drop_redundant(Design &design, Bytes level,
       continue;
     }
     // It can only hold more while it is away now.
-    const StorageRecord &storage = bench_.shown(design).storages[id];
+    const StorageRecord& storage = bench_.shown(design).storages[id];
     const Bytes limit = level - storage.size_bytes;
-    if (std::any_of(held.begin() + storage.dead + 1,
-                    held.begin() + storage.first_unpack + 1,
-                    [limit](Bytes bytes) { return bytes > limit; })) {
+    if (std::any_of(
+            held.begin() + storage.dead + 1, held.begin() + storage.first_unpack + 1, [limit](Bytes bytes) {
+              return bytes > limit;
+            })) {
       continue;
     }
     Design trial = design;
@@ -168,8 +159,7 @@ void RecomputeSearch::drop_redundant(Design &design, Bytes level,
   }
 }
 
-bool RecomputeSearch::exchange(Design &design, Bytes level, size_t first,
-                               int num_trials) {
+bool RecomputeSearch::exchange(Design& design, Bytes level, size_t first, int num_trials) {
   bool has_improved = false;
   for (size_t i = 0; i < by_size_.size(); ++i) {
     const StorageId id = by_size_[(first + i) % by_size_.size()]->storage;
@@ -187,8 +177,7 @@ bool RecomputeSearch::exchange(Design &design, Bytes level, size_t first,
         std::fill(is_rejected_.begin(), is_rejected_.end(), 0);
         is_rejected_[id] = 1;
         // One or two others instead of it.
-        for (int k = 0; k < 2 && !fits(bench_.held_on_demand(trial), level);
-             ++k) {
+        for (int k = 0; k < 2 && !fits(bench_.held_on_demand(trial), level); ++k) {
           if (!add_recompute(trial, level, bench_.held_on_demand(trial))) {
             break;
           }

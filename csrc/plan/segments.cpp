@@ -12,18 +12,17 @@ constexpr std::array kSegmentsPerPass = {64, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1};
 
 } // namespace
 
-std::vector<Design> cut_into_segments(Workbench &bench) {
-  const std::vector<StorageRecord> &storages = bench.trace().storages;
-  std::vector<const Region *> in_order;
+std::vector<Design> cut_into_segments(Workbench& bench) {
+  const std::vector<StorageRecord>& storages = bench.trace().storages;
+  std::vector<const Region*> in_order;
   Bytes all = 0;
-  for (const Region &region : bench.regions().all()) {
+  for (const Region& region : bench.regions().all()) {
     in_order.push_back(&region);
     all += storages[region.storage].size_bytes;
   }
-  std::stable_sort(in_order.begin(), in_order.end(),
-                   [](const Region *a, const Region *b) {
-                     return a->ops.back() < b->ops.back();
-                   });
+  std::stable_sort(in_order.begin(), in_order.end(), [](const Region* a, const Region* b) {
+    return a->ops.back() < b->ops.back();
+  });
   std::vector<Design> designs;
   for (const int count : kSegmentsPerPass) {
     const Bytes most = all / count;
@@ -38,8 +37,7 @@ std::vector<Design> cut_into_segments(Workbench &bench) {
         bytes += storages[in_order[i]->storage].size_bytes;
         if (2 * bytes >= most &&
             (boundary == in_order.size() ||
-             storages[in_order[i]->storage].size_bytes <=
-                 storages[in_order[boundary]->storage].size_bytes)) {
+             storages[in_order[i]->storage].size_bytes <= storages[in_order[boundary]->storage].size_bytes)) {
           boundary = i;
         }
       }

@@ -17,9 +17,11 @@ namespace {
 // gives a later event, not even by a rounding error: the planner relies on it
 // for "more budget is never slower".
 class Run {
-public:
-  Run(const Trace &trace, const Plan &plan, const CostModel &costs)
-      : trace_(trace), plan_(plan), costs_(costs),
+ public:
+  Run(const Trace& trace, const Plan& plan, const CostModel& costs)
+      : trace_(trace),
+        plan_(plan),
+        costs_(costs),
         resident_(plan.base_delta_bytes),
         packs_(trace.events.size(), trace.storages.size()),
         needs_(trace.events.size(), trace.storages.size()),
@@ -31,8 +33,7 @@ public:
     timeline_.held_bytes.resize(trace.events.size());
     timeline_.in.reserve(plan.swap_in_order.size());
     timeline_.out.reserve(plan.swap_in_order.size());
-    for (auto id = static_cast<StorageId>(plan.actions.size()) - 1; id >= 0;
-         --id) {
+    for (auto id = static_cast<StorageId>(plan.actions.size()) - 1; id >= 0; --id) {
       list(id);
     }
   }
@@ -46,15 +47,15 @@ public:
     return std::move(timeline_);
   }
 
-private:
+ private:
   bool swaps(StorageId id) const {
     return plan_.actions[id].kind == ActionKind::kSwap;
   }
 
   // Storages may be needed and freed at events of others.
   void list(StorageId id) {
-    const StorageRecord &storage = trace_.storages[id];
-    const Action &action = plan_.actions[id];
+    const StorageRecord& storage = trace_.storages[id];
+    const Action& action = plan_.actions[id];
     if (!storage.is_managed || storage.first_pack == kNone) {
       return;
     }
@@ -72,7 +73,7 @@ private:
   }
 
   void step(EventId id) {
-    const Event &event = trace_.events[id];
+    const Event& event = trace_.events[id];
     now_us_ = std::max(now_us_, event.time_us + stall_us_);
     const Bytes held = event.base_peak_bytes + resident_;
     timeline_.held_bytes[id] = held;
@@ -109,10 +110,8 @@ private:
   }
 
   void free_copied() {
-    while (num_copied_ < timeline_.out.size() &&
-           timeline_.out[num_copied_].end_us <= now_us_) {
-      resident_ -=
-          trace_.storages[timeline_.out[num_copied_].storage].size_bytes;
+    while (num_copied_ < timeline_.out.size() && timeline_.out[num_copied_].end_us <= now_us_) {
+      resident_ -= trace_.storages[timeline_.out[num_copied_].storage].size_bytes;
       ++num_copied_;
     }
   }
@@ -133,14 +132,15 @@ private:
     }
   }
 
-  void wait_until(double time_us) { now_us_ = std::max(now_us_, time_us); }
+  void wait_until(double time_us) {
+    now_us_ = std::max(now_us_, time_us);
+  }
 
-  const Trace &trace_;
-  const Plan &plan_;
-  const CostModel &costs_;
+  const Trace& trace_;
+  const Plan& plan_;
+  const CostModel& costs_;
   Timeline timeline_;
-  Bytes
-      resident_; // managed bytes on the device, and what the base has grown by
+  Bytes resident_; // managed bytes on the device, and what the base has grown by
   EventLists packs_;
   EventLists needs_; // of what is brought back
   EventLists frees_; // of what is there at its end
@@ -157,18 +157,15 @@ private:
 
 } // namespace
 
-Timeline simulate_swaps(const Trace &shown, const Plan &plan,
-                        const CostModel &costs) {
+Timeline simulate_swaps(const Trace& shown, const Plan& plan, const CostModel& costs) {
   return Run(shown, plan, costs).finish();
 }
 
-Timeline simulate(const Trace &trace, const Plan &plan,
-                  const CostModel &costs) {
+Timeline simulate(const Trace& trace, const Plan& plan, const CostModel& costs) {
   Recomputed recomputed(plan.actions.size());
-  std::transform(plan.actions.begin(), plan.actions.end(), recomputed.begin(),
-                 [](const Action &action) {
-                   return action.kind == ActionKind::kRecompute;
-                 });
+  std::transform(plan.actions.begin(), plan.actions.end(), recomputed.begin(), [](const Action& action) {
+    return action.kind == ActionKind::kRecompute;
+  });
   if (std::find(recomputed.begin(), recomputed.end(), 1) == recomputed.end()) {
     return simulate_swaps(trace, plan, costs);
   }
@@ -177,11 +174,9 @@ Timeline simulate(const Trace &trace, const Plan &plan,
   Timeline timeline = simulate_swaps(schedule.apply(recomputed), plan, costs);
   EventId previous = kNone;
   double start_us = 0;
-  for (const RecomputeSchedule::Rebuild &rebuild : schedule.rebuilds()) {
-    start_us =
-        rebuild.event == previous ? start_us : timeline.event_us[rebuild.event];
-    timeline.recompute.push_back(
-        {rebuild.storage, start_us, start_us + rebuild.replay_us});
+  for (const RecomputeSchedule::Rebuild& rebuild : schedule.rebuilds()) {
+    start_us = rebuild.event == previous ? start_us : timeline.event_us[rebuild.event];
+    timeline.recompute.push_back({rebuild.storage, start_us, start_us + rebuild.replay_us});
     timeline.recompute_us += rebuild.replay_us;
     start_us += rebuild.replay_us;
     previous = rebuild.event;

@@ -24,9 +24,9 @@ struct Timeline {
   double step_us = 0;
   double stall_us = 0; // compute waiting for the link
   double recompute_us = 0;
-  std::vector<double> event_us;  // per event of the trace
+  std::vector<double> event_us; // per event of the trace
   std::vector<Bytes> held_bytes; // per event: highest held between the previous
-                                 // event and this one
+  // event and this one
   std::vector<Interval> out;
   std::vector<Interval> in;
   std::vector<Interval> recompute;
@@ -39,12 +39,11 @@ struct Timeline {
 // of a storage that is not there waits. What is recomputed goes at its kDead
 // event and is rebuilt inside its first need, after the wait and the prefetches
 // of that event. Requires: validate(trace, plan) finds no broken position.
-Timeline simulate(const Trace &trace, const Plan &plan, const CostModel &costs);
+Timeline simulate(const Trace& trace, const Plan& plan, const CostModel& costs);
 
 // The same without the intervals of `recompute`, for a trace that shows what is
 // recomputed already; see RecomputeSchedule. Actions other than swaps are not
 // looked at.
-Timeline simulate_swaps(const Trace &shown, const Plan &plan,
-                        const CostModel &costs);
+Timeline simulate_swaps(const Trace& shown, const Plan& plan, const CostModel& costs);
 
 } // namespace torchlms

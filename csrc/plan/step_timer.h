@@ -16,13 +16,13 @@ namespace torchlms {
 // but for rounding errors. Keeps its memory from one call to the next.
 // Thread-safety: none.
 class StepTimer {
-public:
+ public:
   StepTimer(size_t num_events, size_t num_storages);
 
-  double step_us(const Trace &shown, const Plan &plan, const CostModel &costs);
+  double step_us(const Trace& shown, const Plan& plan, const CostModel& costs);
 
-private:
-  void list(const Trace &shown, const Plan &plan);
+ private:
+  void list(const Trace& shown, const Plan& plan);
   void mark(EventId event) {
     marks_[event / 64] |= uint64_t{1} << (event % 64);
   }

@@ -35,97 +35,86 @@ struct SwapDesign {
 };
 
 class Search {
-public:
-  Search(const Trace &trace, const CostModel &costs)
-      : trace_(trace), costs_(costs), schedule_(trace) {
+ public:
+  Search(const Trace& trace, const CostModel& costs) : trace_(trace), costs_(costs), schedule_(trace) {
     by_distance_.resize(candidates().size());
     std::iota(by_distance_.begin(), by_distance_.end(), 0);
-    std::stable_sort(
-        by_distance_.begin(), by_distance_.end(), [this](int32_t a, int32_t b) {
-          const Candidate &x = candidates()[a];
-          const Candidate &y = candidates()[b];
-          return x.distance_us != y.distance_us ? x.distance_us > y.distance_us
-                                                : x.storage < y.storage;
-        });
+    std::stable_sort(by_distance_.begin(), by_distance_.end(), [this](int32_t a, int32_t b) {
+      const Candidate& x = candidates()[a];
+      const Candidate& y = candidates()[b];
+      return x.distance_us != y.distance_us ? x.distance_us > y.distance_us : x.storage < y.storage;
+    });
     by_size_ = by_distance_;
     std::reverse(by_size_.begin(), by_size_.end());
-    std::stable_sort(
-        by_size_.begin(), by_size_.end(), [this](int32_t a, int32_t b) {
-          return candidates()[a].size_bytes > candidates()[b].size_bytes;
-        });
+    std::stable_sort(by_size_.begin(), by_size_.end(), [this](int32_t a, int32_t b) {
+      return candidates()[a].size_bytes > candidates()[b].size_bytes;
+    });
   }
 
   Plan best_plan(Bytes floor_bytes, Bytes budget_bytes);
   Plan plan_of_everything(Bytes floor_bytes) const;
 
-private:
-  const std::vector<Candidate> &candidates() const {
+ private:
+  const std::vector<Candidate>& candidates() const {
     return schedule_.candidates();
   }
 
-  Plan plan(const Selection &selected, const PrefetchRule &rule,
-            Bytes level) const {
-    return schedule_.plan(selected, schedule_.swap_ins(selected, level, rule),
-                          level, false);
+  Plan plan(const Selection& selected, const PrefetchRule& rule, Bytes level) const {
+    return schedule_.plan(selected, schedule_.swap_ins(selected, level, rule), level, false);
   }
-  Score score(const Plan &plan) const;
-  Score score(const Selection &selected, const PrefetchRule &rule,
-              Bytes level) const {
+  Score score(const Plan& plan) const;
+  Score score(const Selection& selected, const PrefetchRule& rule, Bytes level) const {
     return score(plan(selected, rule, level));
   }
 
-  bool can_drop(const std::vector<Bytes> &held, int32_t candidate,
-                Bytes level) const;
-  void drop_redundant(Selection &selected, Bytes level, int32_t except) const;
-  bool repair(Selection &selected, Bytes level, int32_t except) const;
+  bool can_drop(const std::vector<Bytes>& held, int32_t candidate, Bytes level) const;
+  void drop_redundant(Selection& selected, Bytes level, int32_t except) const;
+  bool repair(Selection& selected, Bytes level, int32_t except) const;
   Selection threshold(Bytes level) const;
 
-  bool try_selection(SwapDesign &design, const Selection &selected,
-                     Bytes level) const;
-  bool drop_pass(SwapDesign &design, Bytes level) const;
-  bool exchange_pass(SwapDesign &design, Bytes level) const;
-  bool rule_pass(SwapDesign &design, Bytes level) const;
+  bool try_selection(SwapDesign& design, const Selection& selected, Bytes level) const;
+  bool drop_pass(SwapDesign& design, Bytes level) const;
+  bool exchange_pass(SwapDesign& design, Bytes level) const;
+  bool rule_pass(SwapDesign& design, Bytes level) const;
   SwapDesign improve(SwapDesign design, Bytes level) const;
 
-  const Trace &trace_;
-  const CostModel &costs_;
+  const Trace& trace_;
+  const CostModel& costs_;
   SwapSchedule schedule_;
   std::vector<int32_t> by_distance_; // longest first
   std::vector<int32_t> by_size_; // largest first, then shortest distance first
 };
 
-Score Search::score(const Plan &plan) const {
+Score Search::score(const Plan& plan) const {
   Score score;
   score.step_us = simulate(trace_, plan, costs_).step_us;
-  for (const Candidate &candidate : candidates()) {
-    const Action &action = plan.actions[candidate.storage];
+  for (const Candidate& candidate : candidates()) {
+    const Action& action = plan.actions[candidate.storage];
     if (action.kind == ActionKind::kSwap) {
-      score.link_bytes +=
-          candidate.size_bytes * (action.swap_in == kNone ? 1 : 2);
+      score.link_bytes += candidate.size_bytes * (action.swap_in == kNone ? 1 : 2);
       ++score.num_actions;
     }
   }
   return score;
 }
 
-bool Search::can_drop(const std::vector<Bytes> &held, int32_t candidate,
-                      Bytes level) const {
-  const Candidate &c = candidates()[candidate];
+bool Search::can_drop(const std::vector<Bytes>& held, int32_t candidate, Bytes level) const {
+  const Candidate& c = candidates()[candidate];
   const Bytes limit = level - c.size_bytes;
-  return std::all_of(held.begin() + c.dead + 1, held.begin() + c.gap_last + 1,
-                     [limit](Bytes bytes) { return bytes <= limit; });
+  return std::all_of(held.begin() + c.dead + 1, held.begin() + c.gap_last + 1, [limit](Bytes bytes) {
+    return bytes <= limit;
+  });
 }
 
 // Drops swaps as long as the rest fits on demand, shortest distance first.
-void Search::drop_redundant(Selection &selected, Bytes level,
-                            int32_t except) const {
+void Search::drop_redundant(Selection& selected, Bytes level, int32_t except) const {
   std::vector<Bytes> held = schedule_.held_on_demand(selected);
   for (auto i = by_distance_.rbegin(); i != by_distance_.rend(); ++i) {
     if (*i == except || !selected[*i] || !can_drop(held, *i, level)) {
       continue;
     }
     selected[*i] = 0;
-    const Candidate &dropped = candidates()[*i];
+    const Candidate& dropped = candidates()[*i];
     for (EventId id = dropped.dead + 1; id <= dropped.gap_last; ++id) {
       held[id] += dropped.size_bytes;
     }
@@ -134,7 +123,7 @@ void Search::drop_redundant(Selection &selected, Bytes level,
 
 // Adds swaps until the selection fits on demand: where most is missing, the
 // smallest that suffices, else the largest. False: only `except` would help.
-bool Search::repair(Selection &selected, Bytes level, int32_t except) const {
+bool Search::repair(Selection& selected, Bytes level, int32_t except) const {
   while (true) {
     const std::vector<Bytes> held = schedule_.held_on_demand(selected);
     const auto worst = std::max_element(held.begin(), held.end());
@@ -145,7 +134,7 @@ bool Search::repair(Selection &selected, Bytes level, int32_t except) const {
     const auto where = static_cast<EventId>(worst - held.begin());
     std::optional<int32_t> best;
     for (const int32_t i : by_size_) {
-      const Candidate &c = candidates()[i];
+      const Candidate& c = candidates()[i];
       if (i == except || selected[i] || where <= c.dead || where > c.gap_last) {
         continue;
       }
@@ -185,8 +174,7 @@ Selection Search::threshold(Bytes level) const {
   return longest(low);
 }
 
-bool Search::try_selection(SwapDesign &design, const Selection &selected,
-                           Bytes level) const {
+bool Search::try_selection(SwapDesign& design, const Selection& selected, Bytes level) const {
   const Score found = score(selected, design.rule, level);
   if (!(found < design.score)) {
     return false;
@@ -197,22 +185,20 @@ bool Search::try_selection(SwapDesign &design, const Selection &selected,
 }
 
 // Drops swaps that memory has room for, the one that saves most time first.
-bool Search::drop_pass(SwapDesign &design, Bytes level) const {
+bool Search::drop_pass(SwapDesign& design, Bytes level) const {
   const std::vector<Bytes> held = schedule_.held_on_demand(design.selected);
   std::vector<std::pair<Score, int32_t>> drops;
   for (const int32_t i : by_size_) {
-    if (drops.size() < kMaxDrops && design.selected[i] &&
-        can_drop(held, i, level)) {
+    if (drops.size() < kMaxDrops && design.selected[i] && can_drop(held, i, level)) {
       Selection without = design.selected;
       without[i] = 0;
       drops.emplace_back(score(without, design.rule, level), i);
     }
   }
   std::stable_sort(
-      drops.begin(), drops.end(),
-      [](const auto &a, const auto &b) { return a.first < b.first; });
+      drops.begin(), drops.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   bool has_improved = false;
-  for (const auto &[unused, i] : drops) {
+  for (const auto& [unused, i] : drops) {
     if (can_drop(schedule_.held_on_demand(design.selected), i, level)) {
       Selection without = design.selected;
       without[i] = 0;
@@ -225,7 +211,7 @@ bool Search::drop_pass(SwapDesign &design, Bytes level) const {
 // Exchanges one swap for others that fit better: drops one and adds what is
 // then missing, or adds one, which may pay by itself (room for prefetches), and
 // drops what it makes redundant.
-bool Search::exchange_pass(SwapDesign &design, Bytes level) const {
+bool Search::exchange_pass(SwapDesign& design, Bytes level) const {
   bool has_improved = false;
   size_t num_tried = 0;
   for (size_t k = 0; k < by_size_.size() && num_tried < kMaxExchanges; ++k) {
@@ -241,8 +227,7 @@ bool Search::exchange_pass(SwapDesign &design, Bytes level) const {
     }
   }
   num_tried = 0;
-  for (size_t k = 0; k < by_distance_.size() && num_tried < kMaxExchanges;
-       ++k) {
+  for (size_t k = 0; k < by_distance_.size() && num_tried < kMaxExchanges; ++k) {
     const int32_t i = by_distance_[k];
     if (!design.selected[i]) {
       Selection with = design.selected;
@@ -256,7 +241,7 @@ bool Search::exchange_pass(SwapDesign &design, Bytes level) const {
   return has_improved;
 }
 
-bool Search::rule_pass(SwapDesign &design, Bytes level) const {
+bool Search::rule_pass(SwapDesign& design, Bytes level) const {
   bool has_improved = false;
   for (const bool may_overtake : {false, true}) {
     for (const int32_t num_unpacks : kNumUnpacksAhead) {
@@ -285,23 +270,19 @@ SwapDesign Search::improve(SwapDesign design, Bytes level) const {
 }
 
 Plan Search::best_plan(Bytes floor_bytes, Bytes budget_bytes) {
-  const auto range =
-      static_cast<double>(trace_.unlimited_peak_bytes() - floor_bytes);
+  const auto range = static_cast<double>(trace_.unlimited_peak_bytes() - floor_bytes);
   SwapDesign design{Selection(candidates().size(), 1), PrefetchRule(), Score()};
   std::optional<std::pair<Score, Plan>> best;
   for (int i = 0; i < kNumLevels; ++i) {
-    const Bytes level =
-        floor_bytes + static_cast<Bytes>(range * i / kNumLevels);
+    const Bytes level = floor_bytes + static_cast<Bytes>(range * i / kNumLevels);
     if (level > budget_bytes) {
       break;
     }
     design.score = score(design.selected, design.rule, level);
     try_selection(design, threshold(level), level);
     design = improve(std::move(design), level);
-    Plan found =
-        schedule_.plan(design.selected,
-                       schedule_.swap_ins(design.selected, level, design.rule),
-                       budget_bytes, false);
+    Plan found = schedule_.plan(
+        design.selected, schedule_.swap_ins(design.selected, level, design.rule), budget_bytes, false);
     const Score found_score = score(found);
     if (!best || found_score < best->first) {
       best.emplace(found_score, std::move(found));
@@ -314,8 +295,7 @@ Plan Search::plan_of_everything(Bytes floor_bytes) const {
   const Selection selected(candidates().size(), 1);
   std::optional<std::pair<Score, Plan>> best;
   for (const int32_t num_unpacks : kNumUnpacksAhead) {
-    const auto swap_ins = schedule_.swap_ins(selected, floor_bytes,
-                                             PrefetchRule{num_unpacks, false});
+    const auto swap_ins = schedule_.swap_ins(selected, floor_bytes, PrefetchRule{num_unpacks, false});
     Plan found = schedule_.plan(selected, swap_ins, floor_bytes, true);
     const Score found_score = score(found);
     if (!best || found_score < best->first) {
@@ -327,13 +307,11 @@ Plan Search::plan_of_everything(Bytes floor_bytes) const {
 
 } // namespace
 
-Plan swap_by_distance(const Trace &trace, const CostModel &costs,
-                      Bytes floor_bytes, Bytes budget_bytes) {
+Plan swap_by_distance(const Trace& trace, const CostModel& costs, Bytes floor_bytes, Bytes budget_bytes) {
   return Search(trace, costs).best_plan(floor_bytes, budget_bytes);
 }
 
-Plan swap_everything(const Trace &trace, const CostModel &costs,
-                     Bytes floor_bytes) {
+Plan swap_everything(const Trace& trace, const CostModel& costs, Bytes floor_bytes) {
   return Search(trace, costs).plan_of_everything(floor_bytes);
 }
 

@@ -14,11 +14,9 @@ namespace torchlms {
 // which ones, and how far ahead each comes back, is found by search in the
 // simulator. The step time never rises with the budget. Requires: floor_bytes
 // <= budget_bytes < trace.unlimited_peak_bytes().
-Plan swap_by_distance(const Trace &trace, const CostModel &costs,
-                      Bytes floor_bytes, Bytes budget_bytes);
+Plan swap_by_distance(const Trace& trace, const CostModel& costs, Bytes floor_bytes, Bytes budget_bytes);
 
 // Swaps all that may be, within the smallest budget that works.
-Plan swap_everything(const Trace &trace, const CostModel &costs,
-                     Bytes floor_bytes);
+Plan swap_everything(const Trace& trace, const CostModel& costs, Bytes floor_bytes);
 
 } // namespace torchlms

@@ -11,6 +11,6 @@ namespace torchlms {
 
 // The first invariant that `plan` breaks on `trace`, in words, or nothing. The
 // slow obvious oracle: shares no code with planner or simulator.
-std::optional<std::string> validate(const Trace &trace, const Plan &plan);
+std::optional<std::string> validate(const Trace& trace, const Plan& plan);
 
 } // namespace torchlms

@@ -7,29 +7,31 @@
 
 namespace torchlms {
 
-Workbench::Workbench(const Trace &trace, const CostModel &costs, bool moves_all)
-    : trace_(trace), costs_(costs), moves_all_(moves_all), regions_(trace),
+Workbench::Workbench(const Trace& trace, const CostModel& costs, bool moves_all)
+    : trace_(trace),
+      costs_(costs),
+      moves_all_(moves_all),
+      regions_(trace),
       recompute_(trace, regions_),
       timer_(trace.events.size(), trace.storages.size()) {}
 
-Workbench::Frame::Frame(const Trace &shown) : schedule(shown) {
-  const std::vector<Candidate> &candidates = schedule.candidates();
+Workbench::Frame::Frame(const Trace& shown) : schedule(shown) {
+  const std::vector<Candidate>& candidates = schedule.candidates();
   by_distance.resize(candidates.size());
   std::iota(by_distance.begin(), by_distance.end(), 0);
   std::sort(by_distance.begin(), by_distance.end(), [&](int32_t a, int32_t b) {
-    const Candidate &x = candidates[a];
-    const Candidate &y = candidates[b];
-    return x.distance_us != y.distance_us ? x.distance_us > y.distance_us
-                                          : x.storage < y.storage;
+    const Candidate& x = candidates[a];
+    const Candidate& y = candidates[b];
+    return x.distance_us != y.distance_us ? x.distance_us > y.distance_us : x.storage < y.storage;
   });
   by_size = by_distance;
   std::reverse(by_size.begin(), by_size.end());
   std::stable_sort(by_size.begin(), by_size.end(), [&](int32_t a, int32_t b) {
     return candidates[a].size_bytes > candidates[b].size_bytes;
   });
-  const std::vector<Bytes> &held = schedule.held_when_nothing_is_swapped();
+  const std::vector<Bytes>& held = schedule.held_when_nothing_is_swapped();
   std::vector<int32_t> segment_of(held.size() + 1, 0);
-  for (const Candidate &candidate : candidates) {
+  for (const Candidate& candidate : candidates) {
     segment_of[candidate.dead + 1] = 1;
     segment_of[candidate.gap_last + 1] = 1;
   }
@@ -42,17 +44,16 @@ Workbench::Frame::Frame(const Trace &shown) : schedule(shown) {
     kept[segment] = std::max(kept[segment], held[i]);
     segment_of[i] = segment;
   }
-  for (const Candidate &candidate : candidates) {
-    gaps.push_back(
-        {segment_of[candidate.dead + 1], segment_of[candidate.gap_last]});
+  for (const Candidate& candidate : candidates) {
+    gaps.push_back({segment_of[candidate.dead + 1], segment_of[candidate.gap_last]});
   }
 }
 
-const Trace &Workbench::shown(const Design &design) {
+const Trace& Workbench::shown(const Design& design) {
   Recomputed recomputed(design.kinds.size());
-  std::transform(
-      design.kinds.begin(), design.kinds.end(), recomputed.begin(),
-      [](ActionKind kind) { return kind == ActionKind::kRecompute; });
+  std::transform(design.kinds.begin(), design.kinds.end(), recomputed.begin(), [](ActionKind kind) {
+    return kind == ActionKind::kRecompute;
+  });
   if (shown_ == nullptr || recomputed_ != recomputed) {
     frame_.reset();
     shown_ = &recompute_.apply(recomputed);
@@ -62,8 +63,8 @@ const Trace &Workbench::shown(const Design &design) {
   return *shown_;
 }
 
-Workbench::Frame &Workbench::frame(const Design &design) {
-  const Trace &shown = this->shown(design);
+Workbench::Frame& Workbench::frame(const Design& design) {
+  const Trace& shown = this->shown(design);
   if (!frame_) {
     frame_.emplace(shown);
   }
@@ -76,19 +77,18 @@ Design Workbench::keep_everything() const {
   return design;
 }
 
-const std::vector<Candidate> &Workbench::candidates(const Design &design) {
+const std::vector<Candidate>& Workbench::candidates(const Design& design) {
   return frame(design).schedule.candidates();
 }
 
-std::vector<Bytes> Workbench::held_on_demand(const Design &design) {
-  const Trace &shown = this->shown(design);
+std::vector<Bytes> Workbench::held_on_demand(const Design& design) {
+  const Trace& shown = this->shown(design);
   std::vector<Bytes> change(held_when_kept_.size() + 1, 0);
   for (size_t i = 0; i < design.kinds.size(); ++i) {
     if (design.kinds[i] != ActionKind::kSwap) {
       continue;
     }
-    if (const auto candidate =
-            swap_candidate(shown, static_cast<StorageId>(i))) {
+    if (const auto candidate = swap_candidate(shown, static_cast<StorageId>(i))) {
       change[candidate->dead + 1] -= candidate->size_bytes;
       change[candidate->gap_last + 1] += candidate->size_bytes;
     }
@@ -102,8 +102,8 @@ std::vector<Bytes> Workbench::held_on_demand(const Design &design) {
   return held;
 }
 
-Selection Workbench::selection(const Frame &frame, const Design &design) {
-  const std::vector<Candidate> &candidates = frame.schedule.candidates();
+Selection Workbench::selection(const Frame& frame, const Design& design) {
+  const std::vector<Candidate>& candidates = frame.schedule.candidates();
   Selection selected(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
     selected[i] = design.kinds[candidates[i].storage] == ActionKind::kSwap;
@@ -111,11 +111,9 @@ Selection Workbench::selection(const Frame &frame, const Design &design) {
   return selected;
 }
 
-void Workbench::take(const Frame &frame, const Selection &selected,
-                     Design &design) {
-  std::replace(design.kinds.begin(), design.kinds.end(), ActionKind::kSwap,
-               ActionKind::kKeep);
-  const std::vector<Candidate> &candidates = frame.schedule.candidates();
+void Workbench::take(const Frame& frame, const Selection& selected, Design& design) {
+  std::replace(design.kinds.begin(), design.kinds.end(), ActionKind::kSwap, ActionKind::kKeep);
+  const std::vector<Candidate>& candidates = frame.schedule.candidates();
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (selected[i]) {
       design.kinds[candidates[i].storage] = ActionKind::kSwap;
@@ -123,10 +121,9 @@ void Workbench::take(const Frame &frame, const Selection &selected,
   }
 }
 
-std::vector<Bytes> Workbench::held(const Frame &frame,
-                                   const Selection &selected) {
+std::vector<Bytes> Workbench::held(const Frame& frame, const Selection& selected) {
   std::vector<Bytes> change(frame.kept.size() + 1, 0);
-  const std::vector<Candidate> &candidates = frame.schedule.candidates();
+  const std::vector<Candidate>& candidates = frame.schedule.candidates();
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (selected[i]) {
       change[frame.gaps[i].first] -= candidates[i].size_bytes;
@@ -144,7 +141,7 @@ std::vector<Bytes> Workbench::held(const Frame &frame,
 
 // Adds swaps where most is missing: the smallest that suffices, else the
 // largest.
-bool Workbench::repair(const Frame &frame, Selection &selected, Bytes level) {
+bool Workbench::repair(const Frame& frame, Selection& selected, Bytes level) {
   std::vector<Bytes> held = Workbench::held(frame, selected);
   while (true) {
     const auto worst = std::max_element(held.begin(), held.end());
@@ -155,12 +152,10 @@ bool Workbench::repair(const Frame &frame, Selection &selected, Bytes level) {
     const auto where = static_cast<int32_t>(worst - held.begin());
     int32_t best = kNone;
     for (const int32_t i : frame.by_size) {
-      if (selected[i] || where < frame.gaps[i].first ||
-          where > frame.gaps[i].last) {
+      if (selected[i] || where < frame.gaps[i].first || where > frame.gaps[i].last) {
         continue;
       }
-      if (best != kNone &&
-          frame.schedule.candidates()[i].size_bytes < missing) {
+      if (best != kNone && frame.schedule.candidates()[i].size_bytes < missing) {
         break;
       }
       best = i;
@@ -175,30 +170,25 @@ bool Workbench::repair(const Frame &frame, Selection &selected, Bytes level) {
   }
 }
 
-void Workbench::drop_redundant(const Frame &frame, Selection &selected,
-                               Bytes level) {
+void Workbench::drop_redundant(const Frame& frame, Selection& selected, Bytes level) {
   std::vector<Bytes> held = Workbench::held(frame, selected);
-  for (auto i = frame.by_distance.rbegin(); i != frame.by_distance.rend();
-       ++i) {
+  for (auto i = frame.by_distance.rbegin(); i != frame.by_distance.rend(); ++i) {
     const Gap gap = frame.gaps[*i];
     const Bytes size = frame.schedule.candidates()[*i].size_bytes;
     const auto first = held.begin() + gap.first;
     const auto end = held.begin() + gap.last + 1;
-    if (selected[*i] && std::all_of(first, end, [&](Bytes bytes) {
-          return bytes <= level - size;
-        })) {
+    if (selected[*i] && std::all_of(first, end, [&](Bytes bytes) { return bytes <= level - size; })) {
       selected[*i] = 0;
-      std::for_each(first, end, [&](Bytes &bytes) { bytes += size; });
+      std::for_each(first, end, [&](Bytes& bytes) { bytes += size; });
     }
   }
 }
 
-void Workbench::swap_by_distance(Design &design, Bytes level) {
-  const Frame &frame = this->frame(design);
+void Workbench::swap_by_distance(Design& design, Bytes level) {
+  const Frame& frame = this->frame(design);
   const auto longest = [&](size_t count) {
     Selection selected(frame.by_distance.size(), 0);
-    std::for_each_n(frame.by_distance.begin(), count,
-                    [&](int32_t i) { selected[i] = 1; });
+    std::for_each_n(frame.by_distance.begin(), count, [&](int32_t i) { selected[i] = 1; });
     return selected;
   };
   size_t low = 0;
@@ -215,8 +205,8 @@ void Workbench::swap_by_distance(Design &design, Bytes level) {
   take(frame, longest(low), design);
 }
 
-bool Workbench::fit(Design &design, Bytes level) {
-  const Frame &frame = this->frame(design);
+bool Workbench::fit(Design& design, Bytes level) {
+  const Frame& frame = this->frame(design);
   Selection selected = selection(frame, design);
   if (moves_all_) {
     std::fill(selected.begin(), selected.end(), 1);
@@ -231,8 +221,8 @@ bool Workbench::fit(Design &design, Bytes level) {
   return true;
 }
 
-Plan Workbench::plan(const Design &design, Bytes level, Bytes budget_bytes) {
-  const Frame &frame = this->frame(design);
+Plan Workbench::plan(const Design& design, Bytes level, Bytes budget_bytes) {
+  const Frame& frame = this->frame(design);
   const Selection selected = selection(frame, design);
   const auto swap_ins = frame.schedule.swap_ins(selected, level, design.rule);
   Plan plan = frame.schedule.plan(selected, swap_ins, budget_bytes, moves_all_);
@@ -244,22 +234,21 @@ Plan Workbench::plan(const Design &design, Bytes level, Bytes budget_bytes) {
   return plan;
 }
 
-Score Workbench::score(const Design &design, Bytes level) {
+Score Workbench::score(const Design& design, Bytes level) {
   const Plan plan = this->plan(design, level, level);
   Score score;
   score.step_us = timer_.step_us(shown(design), plan, costs_);
   for (size_t i = 0; i < plan.actions.size(); ++i) {
-    const Action &action = plan.actions[i];
+    const Action& action = plan.actions[i];
     score.num_actions += action.kind == ActionKind::kKeep ? 0 : 1;
     if (action.kind == ActionKind::kSwap) {
-      score.link_bytes +=
-          trace_.storages[i].size_bytes * (action.swap_in == kNone ? 1 : 2);
+      score.link_bytes += trace_.storages[i].size_bytes * (action.swap_in == kNone ? 1 : 2);
     }
   }
   return score;
 }
 
-bool Workbench::try_design(Design &design, Design trial, Bytes level) {
+bool Workbench::try_design(Design& design, Design trial, Bytes level) {
   if (!fit(trial, level)) {
     return false;
   }
@@ -271,7 +260,7 @@ bool Workbench::try_design(Design &design, Design trial, Bytes level) {
   return true;
 }
 
-bool Workbench::try_rules(Design &design, Bytes level) {
+bool Workbench::try_rules(Design& design, Bytes level) {
   bool has_improved = false;
   for (const bool may_overtake : {false, true}) {
     for (const int32_t num_unpacks : kNumUnpacksAhead) {

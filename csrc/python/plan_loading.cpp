@@ -184,7 +184,7 @@ Trace load_trace(const py::dict& object) {
 }
 
 Plan load_plan(const py::dict& object, const Trace& trace) {
-  static constexpr const char* kKinds[] = {"keep", "swap"};
+  static constexpr const char* kKinds[] = {"keep", "swap", "recompute"};
   check_version(object, "torchlms.plan", Plan::kFormatVersion);
   Plan plan;
   plan.policy = field<std::string>(object, "policy");
@@ -206,6 +206,8 @@ Plan load_plan(const py::dict& object, const Trace& trace) {
   plan.predicted_peak_bytes = field<Bytes>(object, "predicted_peak_bytes");
   plan.predicted_step_us = field<double>(object, "predicted_step_us");
   plan.predicted_stall_us = field<double>(object, "predicted_stall_us");
+  plan.predicted_recompute_us = field<double>(object, "predicted_recompute_us");
+  plan.lower_bound_us = field<double>(object, "lower_bound_us");
   plan.floor_bytes = field<Bytes>(object, "floor_bytes");
   plan.floor_op = field<std::string>(object, "floor_op");
   TORCH_CHECK_VALUE(
