@@ -113,9 +113,7 @@ class ModelTable:
             yield row_of(contender, plain, budget, link, budget_bytes=contender.job.budget_bytes)
 
     def _take_turns(self, contenders: Sequence[Contender], label: str) -> None:
-        if any(contender.failure is None for contender in contenders) or not contenders:
-            label = f"{self._job.model} {label}"
-            take_turns([*self._plains, *contenders], self._rounds, label)
+        take_turns([*self._plains, *contenders], self._rounds, f"{self._job.model} {label}")
 
     def _budgeted(self, method: str, budget: float) -> Job:
         return replace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,7 +111,8 @@ def test_the_table_measures_and_keeps_a_row_for_what_cannot_run(tmp_path):
     arguments = ["--quick", "--models", "lstm", "--methods", "checkpoint", "swap", "--steps", "2"]
     arguments += ["--budgets", "0.6", "0.0001", "--links", "none", "--out", str(tmp_path)]
     command = [sys.executable, str(BENCHMARKS / "table.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     found = {(row.get("budget"), row["method"]): row for row in rows}
