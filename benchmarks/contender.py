@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from common import Cell
-from methods import Attempt, Job
+from methods import PLAIN, PLAIN_AGAIN, Attempt, Job
 
 NUM_COMPARED_STEPS = 3  # one that records, one that follows the plan, one more for its correction
 SLOW_CELL_S = 15.0
@@ -44,9 +44,10 @@ class Contender:
         self.digests = self._call("digests") or {}
 
     def take_turn(self) -> None:
-        """A timed step, unless it is so slow that a few say enough."""
-        seconds = sum(step["step_s"] for step in self.timed_steps)
-        if seconds < SLOW_CELL_S or len(self.timed_steps) < FEWEST_STEPS:
+        """A timed step, unless it is so slow that a few say enough. Plain takes every turn: each
+        round of the others is compared with its own."""
+        is_slow = sum(self.seconds()) >= SLOW_CELL_S and len(self.timed_steps) >= FEWEST_STEPS
+        if not is_slow or self.job.method in (PLAIN, PLAIN_AGAIN):
             self._step_into(self.timed_steps)
 
     def seconds(self) -> list[float]:
