@@ -6,11 +6,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "export.h"
+#include "plan/cost_file.h"
 #include "plan/cost_model.h"
 #include "program.h"
 #include "report.h"
@@ -34,7 +37,7 @@ struct SessionOptions {
 };
 
 // The budget is below what the program needs at one of its ops, whatever is moved.
-class BudgetError : public std::runtime_error {
+class TORCHLMS_EXPORT BudgetError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -44,9 +47,9 @@ class BudgetError : public std::runtime_error {
 //
 // Thread-safe. Owned by its creator and by every tape, so it outlives the graphs it serves. Locks:
 // Tape, then Session, then SwapEngine; never the GIL. At most one session holds a device.
-class Session : public std::enable_shared_from_this<Session> {
+class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
  public:
-  // Throws DiskError when the disk tier cannot be set up.
+  // Throws DiskError when the disk tier cannot be set up, std::invalid_argument for a bad TORCHLMS_COSTS.
   static std::shared_ptr<Session> create(SessionOptions options);
   ~Session();
 
@@ -125,6 +128,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void log(int level, std::string text);
 
   const SessionOptions options_;
+  const std::optional<CostFile> given_costs_; // in place of what is measured
   Device& device_;
   std::unique_ptr<SwapEngine> engine_;
   std::atomic<int> num_open_{0};

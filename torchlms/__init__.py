@@ -18,6 +18,7 @@ _build.check()  # before _C: a wrong torch must be told in words, not as an unde
 from torchlms import _C  # noqa: E402
 from torchlms._version import __version__  # noqa: E402
 from torchlms.api import disabled, keep, offload, report, step_boundary, trace  # noqa: E402
+from torchlms.cmake import cmake_prefix_path  # noqa: E402
 from torchlms.config import Config  # noqa: E402
 from torchlms.errors import BudgetError, DiskError  # noqa: E402
 from torchlms.wrap import unwrap, wrap  # noqa: E402
@@ -27,6 +28,7 @@ __all__ = [
     "Config",
     "DiskError",
     "__version__",
+    "cmake_prefix_path",
     "disabled",
     "keep",
     "offload",

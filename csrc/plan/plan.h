@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "export.h"
 #include "trace/trace.h"
 
 namespace torchlms {
@@ -24,7 +25,7 @@ struct Action {
 };
 
 // One action per storage of the trace, and what the simulator expects of it. A plain value.
-struct Plan {
+struct TORCHLMS_EXPORT Plan {
   static constexpr int kFormatVersion = 1;
 
   std::string policy; // the start that made it
