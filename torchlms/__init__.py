@@ -26,6 +26,7 @@ from torchlms.api import (  # noqa: E402
     step_boundary,
     trace,
 )
+from torchlms.cmake import cmake_prefix_path  # noqa: E402
 from torchlms.config import Config  # noqa: E402
 from torchlms.errors import BudgetError, DiskError  # noqa: E402
 from torchlms.wrap import unwrap, wrap  # noqa: E402
@@ -35,6 +36,7 @@ __all__ = [
     "Config",
     "DiskError",
     "__version__",
+    "cmake_prefix_path",
     "disabled",
     "keep",
     "offload",

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "export.h"
 #include "trace/trace.h"
 
 namespace torchlms {
@@ -27,9 +28,8 @@ struct Action {
   EventId swap_in = kNone; // the prefetch is issued right after this event
 };
 
-// One action per storage of the trace, and what the simulator expects of it. A
-// plain value.
-struct Plan {
+// One action per storage of the trace, and what the simulator expects of it. A plain value.
+struct TORCHLMS_EXPORT Plan {
   static constexpr int kFormatVersion = 1;
 
   std::string policy; // the start that made it

@@ -2,17 +2,12 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
-#include <string>
 
 #include "program.h"
-#include "session.h"
 
 namespace torchlms {
 
-// The session's latest plan with the trace that it was made for, or "" when there is none yet.
-std::string plan_file_json(Session& session);
-
-// The inverse, from what json.loads made of the two. Throws c10::ValueError that quotes what is missing,
+// A program from what json.loads made of the two halves of a plan file. Throws c10::ValueError that quotes what is missing,
 // of the wrong type, or inconsistent.
 ProgramPtr load_program(const pybind11::dict& trace, const pybind11::dict& plan);
 

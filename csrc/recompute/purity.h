@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "export.h"
+
 namespace torchlms {
 
 // What an operator does beside computing its outputs, as far as its schema and the tables in the source
@@ -36,6 +38,6 @@ uint64_t written_args(const OperatorTraits& traits, c10::ArrayRef<const c10::IVa
 bool is_replayable(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> args);
 
 // The user's word that an operator of a foreign library ("ns::op" or "ns::op.overload") is a function of its inputs.
-void allow_replay(const std::string& name);
+TORCHLMS_EXPORT void allow_replay(const std::string& name);
 
 } // namespace torchlms
