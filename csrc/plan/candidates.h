@@ -8,15 +8,13 @@
 
 namespace torchlms {
 
-// A storage that may be swapped. "Before event e" is the interval between
-// events e - 1 and e.
+// A storage that may be swapped. "Before event e" is the interval between events e - 1 and e.
 struct Candidate {
   StorageId storage = kNone;
   Bytes size_bytes = 0;
   EventId dead = kNone; // its swap-out starts here
   EventId first_unpack = kNone; // kNone: never comes back
-  EventId gap_last = kNone; // it may be away before events dead + 1 to
-  // gap_last, the latter on demand
+  EventId gap_last = kNone; // it may be away before events dead + 1 to gap_last, the latter on demand
   double distance_us = 0; // from dead to the first unpack; infinite without one
 };
 
