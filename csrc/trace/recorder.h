@@ -17,9 +17,9 @@ struct ObservedOp {
   std::string_view name;
   uint64_t signature = 0;
   double duration_us = 0;
-  std::span<const ValueId> inputs;
-  std::span<const ValueId> outputs;
-  std::span<const ValueId> written;
+  std::span<const ValueId> inputs = {};
+  std::span<const ValueId> outputs = {};
+  std::span<const ValueId> written = {};
   bool is_replayable = false;
 };
 
