@@ -47,7 +47,7 @@ RULES = [
     (r"tests/cpp/trace/|tests/cpp/plan/", rf'{PLAIN}|{GTEST}|"\w+_trace\.h"'),
     (
         r"tests/cpp/api/",
-        rf'"api/.+"|<torchlms/torchlms\.h>|{STD}|{C10}|{ATEN}|{GTEST}|<torch/(?!torch\.h).+>',
+        rf'"api/.+"|<torchlms/torchlms\.h>|{STD}|{POSIX}|{C10}|{ATEN}|{GTEST}|<torch/(?!torch\.h).+>',
     ),
     (r"tests/cpp/", rf'".+"|{STD}|{POSIX}|{C10}|{ATEN}|{GTEST}'),
 ]

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <gtest/gtest.h>
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <chrono>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
 #include "api/chain.h"
 
@@ -257,6 +260,40 @@ TEST(Scope, PassesSparseTensorsThrough) {
   Session session(smallest());
   EXPECT_TRUE(gradient(&session).equal(plain));
   EXPECT_GT(session.report().not_planned.at("kind of tensor"), 0);
+}
+
+// Whether a process that is forked here computes as it does without a session, and ends the session.
+bool child_goes_on(std::optional<Session>& session, const Chain& chain) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(120); // one that hangs has failed
+    at::set_num_threads(1); // GNU OpenMP's threads do not survive a fork
+    const at::Tensor plain = chain.forward();
+    std::optional<Scope> scope(*session);
+    const bool is_equal = chain.forward().equal(plain);
+    scope.reset();
+    session.reset();
+    _exit(is_equal ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(Scope, DoesNothingInAForkedChildWhoseParentGoesOn) {
+  const Chain chain;
+  const auto plain = chain.plain_gradients();
+  std::optional<Session> session(smallest());
+  step(*session, chain); // from now on its link has threads
+  at::Tensor loss;
+  {
+    Scope scope(*session);
+    loss = chain.forward();
+    EXPECT_TRUE(child_goes_on(session, chain));
+  }
+  loss.backward();
+  EXPECT_TRUE(equal(chain.gradients(), plain));
+  EXPECT_TRUE(child_goes_on(session, chain));
 }
 
 TEST(Disabled, LeavesARegionOut) {
