@@ -18,8 +18,13 @@ struct Candidate {
   double distance_us = 0; // from dead to the first unpack; infinite without one
 };
 
-// Nothing if it may not be swapped.
-std::optional<Candidate> swap_candidate(const Trace& trace, StorageId storage);
+// Between which events, both included, a storage may be away before the event. Nothing if it may not be
+// swapped. Of the trace, the end of its forward pass and the number of its events count.
+struct Gap {
+  EventId first = kNone;
+  EventId last = kNone;
+};
+std::optional<Gap> swap_gap(const StorageRecord& storage, const Trace& trace);
 
 // In order of `dead`, which is the order of the swap-outs.
 std::vector<Candidate> swap_candidates(const Trace& trace);

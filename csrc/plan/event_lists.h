@@ -19,6 +19,9 @@ class EventLists {
   void clear() {
     std::fill(first_.begin(), first_.end(), kNone);
   }
+  void clear(EventId event) {
+    first_[event] = kNone;
+  }
   void push_front(EventId event, int32_t item) {
     next_[item] = first_[event];
     first_[event] = item;

@@ -16,11 +16,17 @@ namespace {
 
 constexpr int kNumLevels = 32;
 
-// Simulations per level, which bound the time of a search.
+// Simulations per level, which bound the time of a search. A simulation takes longer the longer the trace
+// is: there are fewer where it has more events than this.
+constexpr size_t kMaxEvents = 2000;
 constexpr int kMaxTurns = 96;
 constexpr int kMaxFlips = 96;
 constexpr int kMaxPairs = 64;
 constexpr int kMaxExchanges = 16;
+
+// Levels from one to the next at which to begin afresh.
+constexpr size_t kCutsEvery = 4;
+constexpr size_t kTurnsEvery = 4;
 
 std::vector<Bytes> levels_between(Bytes floor_bytes, Bytes peak_bytes) {
   std::vector<Bytes> levels;
@@ -32,6 +38,11 @@ std::vector<Bytes> levels_between(Bytes floor_bytes, Bytes peak_bytes) {
 }
 
 } // namespace
+
+int MixedSearch::scaled(int num_trials) const {
+  const size_t num_events = std::max(bench_.trace().events.size(), kMaxEvents);
+  return std::max(1, static_cast<int>(num_trials * kMaxEvents / num_events));
+}
 
 // Nothing is left to gain.
 bool MixedSearch::is_free(const Design& design) const {
@@ -62,9 +73,11 @@ void MixedSearch::make_recomputes(Bytes budget_bytes) {
       recomputes_.drop_redundant(below, levels_[i]);
       bench_.try_design(here, std::move(below), levels_[i]);
     }
-    try_cuts(here, levels_[i], /*may_swap=*/false);
+    if (i % kCutsEvery == 0) {
+      try_cuts(here, levels_[i], /*may_swap=*/false);
+    }
     if (!is_free(here)) {
-      recomputes_.exchange(here, levels_[i], i * kMaxExchanges, kMaxExchanges);
+      recomputes_.exchange(here, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges));
     }
   }
 }
@@ -87,8 +100,8 @@ void MixedSearch::make_hybrids(Bytes budget_bytes) {
     bench_.swap_by_distance(design, levels_[i]);
     bench_.fit(design, levels_[i]);
     design.score = bench_.score(design, levels_[i]);
-    if (i % 4 == 0 && !is_free(design)) {
-      turn_swaps(bench_, design, levels_[i], kMaxTurns);
+    if (i % kTurnsEvery == 0 && !is_free(design)) {
+      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns));
     }
     if (i > 0) {
       Design below = hybrid_designs_.back();
@@ -96,8 +109,8 @@ void MixedSearch::make_hybrids(Bytes budget_bytes) {
       bench_.try_design(design, std::move(below), levels_[i]);
     }
     if (!is_free(design)) {
-      turn_swaps(bench_, design, levels_[i], kMaxTurns / 4);
-      flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, kMaxFlips);
+      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4));
+      flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips));
       bench_.try_rules(design, levels_[i]);
     }
     hybrid_designs_.push_back(std::move(design));
@@ -128,11 +141,13 @@ void MixedSearch::make_bests(Bytes budget_bytes) {
     }
     recomputes_.drop_redundant(extended_at[i], levels_[i]);
     bench_.try_design(design, std::move(extended_at[i]), levels_[i]);
-    try_cuts(design, levels_[i], /*may_swap=*/true);
-    turn_swaps(bench_, design, levels_[i], kMaxTurns / 4);
-    flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, kMaxFlips);
-    recomputes_.exchange(design, levels_[i], i * kMaxExchanges, kMaxExchanges);
-    exchange_pairs(bench_, design, levels_[i], kMaxPairs);
+    if (i % kCutsEvery == 0) {
+      try_cuts(design, levels_[i], /*may_swap=*/true);
+    }
+    turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4));
+    flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips));
+    recomputes_.exchange(design, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges));
+    exchange_pairs(bench_, design, levels_[i], scaled(kMaxPairs));
     bench_.try_rules(design, levels_[i]);
     best_designs_.push_back(std::move(design));
   }

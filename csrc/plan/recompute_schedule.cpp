@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "plan/candidates.h"
+
 namespace torchlms {
 
 namespace {
@@ -35,14 +37,21 @@ RecomputeSchedule::RecomputeSchedule(const Trace& trace, const Regions& regions)
   shown_.storages = trace.storages;
   shown_.forward_end = trace.forward_end;
   shown_.entry_bytes = trace.entry_bytes;
+  kept_ = held_when_kept(trace);
+  kept_after_.resize(kept_.size());
+  for (size_t i = 0; i + 1 < kept_.size(); ++i) {
+    kept_after_[i] = kept_[i + 1] - trace.events[i + 1].base_peak_bytes + trace.events[i].base_bytes;
+  }
   change_.resize(trace.events.size() + 1);
   dying_.resize(trace.events.size());
 }
 
-const Trace& RecomputeSchedule::apply(const Recomputed& recomputed) {
-  find_needs(recomputed);
-  count_residency();
-  show_events();
+const Trace& RecomputeSchedule::shown() {
+  if (!is_shown_) {
+    count_residency();
+    show_events();
+    is_shown_ = true;
+  }
   return shown_;
 }
 
@@ -57,11 +66,16 @@ std::vector<RecomputeSchedule::Rebuild> RecomputeSchedule::rebuilds() const {
   return rebuilds;
 }
 
-void RecomputeSchedule::find_needs(const Recomputed& recomputed) {
+void RecomputeSchedule::choose(const Recomputed& recomputed) {
+  is_shown_ = false;
+  held_.clear();
   for (const StorageId id : touched_) {
     shown_.storages[id] = trace_.storages[id];
   }
-  replays_at_.clear();
+  for (const EventId event : replay_events_) {
+    replays_at_.clear(event);
+  }
+  replay_events_.clear();
   for (auto i = static_cast<int32_t>(replays_.size()) - 1; i >= 0; --i) {
     const StorageId id = replays_[i].region->storage;
     if (!recomputed[id]) {
@@ -69,6 +83,9 @@ void RecomputeSchedule::find_needs(const Recomputed& recomputed) {
     }
     // Whatever is rebuilt from it has a later last writer, and has been here.
     const EventId need = shown_.storages[id].first_unpack;
+    if (replays_at_.first(need) == kNone) {
+      replay_events_.push_back(need);
+    }
     replays_at_.push_front(need, i);
     shown_.storages[id].is_managed = false;
     for (const StorageId leaf : replays_[i].leaves) {
@@ -104,6 +121,56 @@ void RecomputeSchedule::count_residency() {
         change_[recorded.freed + 1] += size;
         change_[storage.freed + 1] -= size;
       }
+    }
+  }
+}
+
+const std::vector<Bytes>& RecomputeSchedule::held() {
+  if (!held_.empty()) {
+    return held_;
+  }
+  std::fill(change_.begin(), change_.end(), 0);
+  for (const StorageId id : touched_) {
+    const StorageRecord& storage = shown_.storages[id];
+    const StorageRecord& recorded = trace_.storages[id];
+    if (recorded.is_managed && !storage.is_managed) {
+      change_[storage.dead + 1] -= storage.size_bytes;
+      change_[storage.first_unpack + 1] += storage.size_bytes;
+    }
+    if (storage.freed > recorded.freed) {
+      change_[recorded.freed + 1] += storage.size_bytes;
+      change_[storage.freed + 1] -= storage.size_bytes;
+    }
+  }
+  held_ = kept_;
+  Bytes change = 0;
+  for (size_t i = 0; i < held_.size(); ++i) {
+    change += change_[i];
+    held_[i] += change;
+    change_[i] = change;
+  }
+  count_replays();
+  return held_;
+}
+
+// The replays of an event end with all that is held after it, and with the leaves that are then let go.
+void RecomputeSchedule::count_replays() {
+  for (const EventId event : replay_events_) {
+    dying_[event] = 0;
+  }
+  for (const StorageId id : touched_) {
+    if (shown_.storages[id].freed > trace_.storages[id].freed) {
+      dying_[shown_.storages[id].freed] += shown_.storages[id].size_bytes;
+    }
+  }
+  for (const EventId event : replay_events_) {
+    Bytes rebuilt = kept_after_[event] + change_[event + 1] + dying_[event];
+    for (int32_t r = replays_at_.first(event); r != kNone; r = replays_at_.next(r)) {
+      rebuilt -= trace_.storages[replays_[r].region->storage].size_bytes;
+    }
+    for (int32_t r = replays_at_.first(event); r != kNone; r = replays_at_.next(r)) {
+      held_[event + 1] = std::max(held_[event + 1], rebuilt + replays_[r].region->extra_bytes);
+      rebuilt += trace_.storages[replays_[r].region->storage].size_bytes;
     }
   }
 }

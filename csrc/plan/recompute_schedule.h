@@ -26,9 +26,20 @@ class RecomputeSchedule {
  public:
   RecomputeSchedule(const Trace& trace, const Regions& regions);
 
-  // Only events (with no base_bytes), storages and forward_end are filled in. Good until the next call.
-  // Requires: every recomputed storage has a region.
-  const Trace& apply(const Recomputed& recomputed);
+  // What the functions below are about. Requires: every recomputed storage has a region.
+  void choose(const Recomputed& recomputed);
+  // Only events (with no base_bytes), storages and forward_end are filled in. Good until the next choice.
+  const Trace& shown();
+  const Trace& apply(const Recomputed& recomputed) {
+    choose(recomputed);
+    return shown();
+  }
+  // The storages of shown(), which take less time.
+  const std::vector<StorageRecord>& storages() const {
+    return shown_.storages;
+  }
+  // held_when_kept() of shown(), in less time.
+  const std::vector<Bytes>& held();
 
   // Where each storage of the last set is rebuilt, in the order of the replays.
   struct Rebuild {
@@ -45,15 +56,20 @@ class RecomputeSchedule {
     std::vector<StorageId> leaves;
   };
 
-  void find_needs(const Recomputed& recomputed);
   void count_residency();
+  void count_replays();
   void show_events();
 
   const Trace& trace_;
   std::vector<Replay> replays_; // in the order of their last writers: leaves come first
   std::vector<StorageId> touched_; // storages whose record may change
-  Trace shown_;
-  // Of the set that is shown.
+  // Of the trace as it is, per event.
+  std::vector<Bytes> kept_; // held before it, when everything is kept
+  std::vector<Bytes> kept_after_; // held after it, likewise, if its base stays
+  Trace shown_; // of the chosen set: storages always, events once asked for
+  bool is_shown_ = false;
+  std::vector<Bytes> held_; // empty until asked for
+  std::vector<EventId> replay_events_; // each once
   EventLists replays_at_; // indices into replays_, ascending
   std::vector<Bytes> change_; // of the base, after an event, at the place of the next
   std::vector<Bytes> dying_; // per event: managed leaves that are let go once its replays are done

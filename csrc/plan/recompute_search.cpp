@@ -2,6 +2,7 @@
 #include "plan/recompute_search.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -25,6 +26,11 @@ EventId worst_event(const std::vector<Bytes>& held) {
 bool fits(const std::vector<Bytes>& held, Bytes level) {
   return std::none_of(held.begin(), held.end(), [level](Bytes bytes) { return bytes > level; });
 }
+
+// Replacements for one recompute that are looked at.
+constexpr int kMaxReplacements = 6;
+
+constexpr size_t kRun = 32; // recomputes dropped at once
 
 } // namespace
 
@@ -53,8 +59,8 @@ void RecomputeSearch::extend(Design& design, Bytes level) {
     if (fits(held, level)) {
       return;
     }
-    if (add_recompute(design, level, held) || add_swap(design, level, held) ||
-        swap_a_recompute(design, level, held)) {
+    if (add_recompute(design, level, held, std::numeric_limits<int>::max()) ||
+        add_swap(design, level, held) || swap_a_recompute(design, level, held)) {
       continue;
     }
     // The floor is what swapping everything holds.
@@ -68,15 +74,19 @@ void RecomputeSearch::extend(Design& design, Bytes level) {
   }
 }
 
-bool RecomputeSearch::add_recompute(Design& design, Bytes level, const std::vector<Bytes>& held) {
+bool RecomputeSearch::add_recompute(
+    Design& design, Bytes level, const std::vector<Bytes>& held, int num_trials) {
   const EventId worst = worst_event(held);
   const Bytes before = excess(held, level);
   for (const Region* const region : by_ratio_) {
     const StorageId id = region->storage;
     const StorageRecord& storage = bench_.trace().storages[id];
     if (design.kinds[id] != ActionKind::kKeep || is_rejected_[id] || worst <= storage.dead ||
-        worst > bench_.shown(design).storages[id].first_unpack) {
+        worst > bench_.storages(design)[id].first_unpack) {
       continue;
+    }
+    if (num_trials-- <= 0) {
+      return false;
     }
     Design trial = design;
     trial.kinds[id] = ActionKind::kRecompute;
@@ -134,28 +144,37 @@ bool RecomputeSearch::swap_a_recompute(Design& design, Bytes level, const std::v
 }
 
 void RecomputeSearch::drop_redundant(Design& design, Bytes level, StorageId except) {
-  std::vector<Bytes> held = bench_.held_on_demand(design);
+  const std::vector<Bytes> held = bench_.held_on_demand(design);
+  const std::vector<StorageRecord>& storages = bench_.storages(design);
+  std::vector<StorageId>
+      droppable; // each by itself, but for the leaves it holds: longest replay per byte first
   for (auto i = by_ratio_.rbegin(); i != by_ratio_.rend(); ++i) {
-    const StorageId id = (*i)->storage;
-    if (design.kinds[id] != ActionKind::kRecompute || id == except) {
+    const StorageRecord& storage = storages[(*i)->storage];
+    if (design.kinds[(*i)->storage] != ActionKind::kRecompute || (*i)->storage == except) {
       continue;
     }
-    // It can only hold more while it is away now.
-    const StorageRecord& storage = bench_.shown(design).storages[id];
-    const Bytes limit = level - storage.size_bytes;
-    if (std::any_of(
-            held.begin() + storage.dead + 1, held.begin() + storage.first_unpack + 1, [limit](Bytes bytes) {
-              return bytes > limit;
-            })) {
-      continue;
+    const auto first = held.begin() + storage.dead + 1;
+    const auto end = held.begin() + storage.first_unpack + 1;
+    if (std::all_of(first, end, [&](Bytes bytes) { return bytes <= level - storage.size_bytes; })) {
+      droppable.push_back((*i)->storage);
     }
-    Design trial = design;
+  }
+  for (size_t i = 0; i < droppable.size(); i += kRun) {
+    drop(design, level, std::span(droppable).subspan(i, std::min(kRun, droppable.size() - i)));
+  }
+}
+
+// All at once, else each half.
+void RecomputeSearch::drop(Design& design, Bytes level, std::span<const StorageId> run) {
+  Design trial = design;
+  for (const StorageId id : run) {
     trial.kinds[id] = ActionKind::kKeep;
-    std::vector<Bytes> without = bench_.held_on_demand(trial);
-    if (fits(without, level)) {
-      design = std::move(trial);
-      held = std::move(without);
-    }
+  }
+  if (fits(bench_.held_on_demand(trial), level)) {
+    design = std::move(trial);
+  } else if (run.size() > 1) {
+    drop(design, level, run.first(run.size() / 2));
+    drop(design, level, run.subspan(run.size() / 2));
   }
 }
 
@@ -178,7 +197,7 @@ bool RecomputeSearch::exchange(Design& design, Bytes level, size_t first, int nu
         is_rejected_[id] = 1;
         // One or two others instead of it.
         for (int k = 0; k < 2 && !fits(bench_.held_on_demand(trial), level); ++k) {
-          if (!add_recompute(trial, level, bench_.held_on_demand(trial))) {
+          if (!add_recompute(trial, level, bench_.held_on_demand(trial), kMaxReplacements)) {
             break;
           }
         }

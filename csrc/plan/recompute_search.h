@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "plan/design.h"
@@ -23,7 +24,8 @@ class RecomputeSearch {
   bool exchange(Design& design, Bytes level, size_t first, int num_trials);
 
  private:
-  bool add_recompute(Design& design, Bytes level, const std::vector<Bytes>& held);
+  bool add_recompute(Design& design, Bytes level, const std::vector<Bytes>& held, int num_trials);
+  void drop(Design& design, Bytes level, std::span<const StorageId> run);
   bool add_swap(Design& design, Bytes level, const std::vector<Bytes>& held);
   bool swap_a_recompute(Design& design, Bytes level, const std::vector<Bytes>& held);
 

@@ -13,7 +13,11 @@ Workbench::Workbench(const Trace& trace, const CostModel& costs, bool moves_all)
       moves_all_(moves_all),
       regions_(trace),
       recompute_(trace, regions_),
-      timer_(trace.events.size(), trace.storages.size()) {}
+      timer_(trace.events.size(), trace.storages.size()),
+      change_(trace.events.size() + 1),
+      recomputed_(trace.storages.size(), 0) {
+  recompute_.choose(recomputed_);
+}
 
 Workbench::Frame::Frame(const Trace& shown) : schedule(shown) {
   const std::vector<Candidate>& candidates = schedule.candidates();
@@ -49,18 +53,26 @@ Workbench::Frame::Frame(const Trace& shown) : schedule(shown) {
   }
 }
 
-const Trace& Workbench::shown(const Design& design) {
+void Workbench::choose(const Design& design) {
   Recomputed recomputed(design.kinds.size());
   std::transform(design.kinds.begin(), design.kinds.end(), recomputed.begin(), [](ActionKind kind) {
     return kind == ActionKind::kRecompute;
   });
-  if (shown_ == nullptr || recomputed_ != recomputed) {
+  if (recomputed_ != recomputed) {
     frame_.reset();
-    shown_ = &recompute_.apply(recomputed);
+    recompute_.choose(recomputed);
     recomputed_ = std::move(recomputed);
-    held_when_kept_ = held_when_kept(*shown_);
   }
-  return *shown_;
+}
+
+const Trace& Workbench::shown(const Design& design) {
+  choose(design);
+  return recompute_.shown();
+}
+
+const std::vector<StorageRecord>& Workbench::storages(const Design& design) {
+  choose(design);
+  return recompute_.storages();
 }
 
 Workbench::Frame& Workbench::frame(const Design& design) {
@@ -82,22 +94,24 @@ const std::vector<Candidate>& Workbench::candidates(const Design& design) {
 }
 
 std::vector<Bytes> Workbench::held_on_demand(const Design& design) {
-  const Trace& shown = this->shown(design);
-  std::vector<Bytes> change(held_when_kept_.size() + 1, 0);
+  choose(design);
+  std::vector<Bytes> held = recompute_.held();
+  std::fill(change_.begin(), change_.end(), 0);
+  bool has_swaps = false;
   for (size_t i = 0; i < design.kinds.size(); ++i) {
     if (design.kinds[i] != ActionKind::kSwap) {
       continue;
     }
-    if (const auto candidate = swap_candidate(shown, static_cast<StorageId>(i))) {
-      change[candidate->dead + 1] -= candidate->size_bytes;
-      change[candidate->gap_last + 1] += candidate->size_bytes;
+    if (const auto gap = swap_gap(recompute_.storages()[i], trace_)) {
+      change_[gap->first] -= trace_.storages[i].size_bytes;
+      change_[gap->last + 1] += trace_.storages[i].size_bytes;
+      has_swaps = true;
     }
   }
-  std::vector<Bytes> held(held_when_kept_.size());
   Bytes away = 0;
-  for (size_t i = 0; i < held.size(); ++i) {
-    away += change[i];
-    held[i] = held_when_kept_[i] + away;
+  for (size_t i = 0; i < held.size() && has_swaps; ++i) {
+    away += change_[i];
+    held[i] += away;
   }
   return held;
 }
@@ -172,7 +186,7 @@ bool Workbench::repair(const Frame& frame, Selection& selected, Bytes level) {
 void Workbench::drop_redundant(const Frame& frame, Selection& selected, Bytes level) {
   std::vector<Bytes> held = Workbench::held(frame, selected);
   for (auto i = frame.by_distance.rbegin(); i != frame.by_distance.rend(); ++i) {
-    const Gap gap = frame.gaps[*i];
+    const Segments gap = frame.gaps[*i];
     const Bytes size = frame.schedule.candidates()[*i].size_bytes;
     const auto first = held.begin() + gap.first;
     const auto end = held.begin() + gap.last + 1;

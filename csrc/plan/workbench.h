@@ -35,6 +35,8 @@ class Workbench {
 
   // The trace as the design's recomputes leave it. Good until the next call of anything here.
   const Trace& shown(const Design& design);
+  // Its storages: the same in less time.
+  const std::vector<StorageRecord>& storages(const Design& design);
   // What may be swapped beside the design's recomputes.
   const std::vector<Candidate>& candidates(const Design& design);
   // Per event, the highest bytes held before it when what the design moves leaves at once and comes back on
@@ -58,7 +60,7 @@ class Workbench {
 
  private:
   // The events between two at which something that may be swapped leaves or comes back, as one.
-  struct Gap {
+  struct Segments {
     int32_t first = 0; // segment
     int32_t last = 0;
   };
@@ -66,12 +68,13 @@ class Workbench {
     SwapSchedule schedule;
     std::vector<int32_t> by_distance; // longest first
     std::vector<int32_t> by_size; // largest first, then shortest distance first
-    std::vector<Gap> gaps; // per candidate
+    std::vector<Segments> gaps; // per candidate
     std::vector<Bytes> kept; // per segment: highest bytes held when nothing is swapped
 
     explicit Frame(const Trace& shown);
   };
 
+  void choose(const Design& design);
   Frame& frame(const Design& design);
   static Selection selection(const Frame& frame, const Design& design);
   static std::vector<Bytes> held(const Frame& frame, const Selection& selected);
@@ -85,10 +88,9 @@ class Workbench {
   Regions regions_;
   RecomputeSchedule recompute_;
   StepTimer timer_;
+  std::vector<Bytes> change_;
   // Of the last set of recomputed storages.
   Recomputed recomputed_;
-  const Trace* shown_ = nullptr;
-  std::vector<Bytes> held_when_kept_;
   std::optional<Frame> frame_; // made when it is asked for
 };
 

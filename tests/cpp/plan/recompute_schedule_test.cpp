@@ -188,6 +188,24 @@ TEST(RecomputeSchedule, CountsTheBytesThatTheValidatorCounts) {
   EXPECT_GT(num_tight, 20);
 }
 
+TEST(RecomputeSchedule, SaysInShortWhatTheShownTraceHolds) {
+  std::mt19937_64 random(9);
+  for (const Trace& trace : random_traces(some(100))) {
+    const Regions regions(trace);
+    RecomputeSchedule schedule(trace, regions);
+    for (int i = 0; i < 5; ++i) {
+      Recomputed recomputed(trace.storages.size());
+      for (const Region& region : regions.all()) {
+        recomputed[region.storage] = random() % 2;
+      }
+      schedule.choose(recomputed);
+      const std::vector<Bytes> held = schedule.held();
+      EXPECT_EQ(held, held_when_kept(schedule.shown()));
+      EXPECT_EQ(held, schedule.held());
+    }
+  }
+}
+
 TEST(RecomputeSchedule, TimelinesSayWhenEachStorageIsRebuilt) {
   std::mt19937_64 random(8);
   for (const Trace& trace : random_traces(some(100))) {
