@@ -30,6 +30,7 @@ bool fits(const std::vector<Bytes>& held, Bytes level) {
 // Replacements for one recompute that are looked at.
 constexpr int kMaxReplacements = 6;
 
+constexpr int kMaxSwapped = 48; // recomputes that are looked at to give one up
 constexpr size_t kRun = 32; // recomputes dropped at once
 
 } // namespace
@@ -125,8 +126,13 @@ bool RecomputeSearch::add_swap(Design& design, Bytes level, const std::vector<By
 bool RecomputeSearch::swap_a_recompute(Design& design, Bytes level, const std::vector<Bytes>& held) {
   Bytes least = excess(held, level);
   StorageId best = kNone;
+  const EventId worst = worst_event(held);
+  int num_trials = kMaxSwapped;
   for (const Region* const region : by_size_) {
-    if (design.kinds[region->storage] == ActionKind::kRecompute) {
+    // Only what is back by then, or just being rebuilt, holds anything there.
+    const bool may_help = design.kinds[region->storage] == ActionKind::kRecompute &&
+        bench_.storages(design)[region->storage].first_unpack < worst;
+    if (may_help && num_trials-- > 0) {
       Design trial = design;
       trial.kinds[region->storage] = ActionKind::kSwap;
       const Bytes left = excess(bench_.held_on_demand(trial), level);
