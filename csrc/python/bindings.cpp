@@ -9,6 +9,7 @@
 #include "python/errors.h"
 #include "python/packed_object.h"
 #include "python/plan_loading.h"
+#include "python/planning.h"
 #include "python/progress.h"
 #include "recompute/purity.h"
 #include "session.h"
@@ -183,6 +184,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("keep", &keep_tensor, py::arg("tensor"));
   register_exception_translator();
   bind_session(m);
+  bind_planning(m);
 }
 
 } // namespace torchlms
