@@ -27,6 +27,7 @@ from torchlms.api import (  # noqa: E402
     trace,
 )
 from torchlms.config import Config  # noqa: E402
+from torchlms.dry_run import dry_run  # noqa: E402
 from torchlms.errors import BudgetError, DiskError  # noqa: E402
 from torchlms.wrap import unwrap, wrap  # noqa: E402
 
@@ -36,6 +37,7 @@ __all__ = [
     "DiskError",
     "__version__",
     "disabled",
+    "dry_run",
     "keep",
     "offload",
     "recomputable",

@@ -143,7 +143,7 @@ class Forecast:
         yield "largest saved storages:"
         width = max(len(format_bytes(row["size_bytes"])) for row in largest)
         for row in largest:
-            action = row["action"] or "?"
+            action = row["action"] or "-"
             size = format_bytes(row["size_bytes"])
             yield f"  #{row['storage']:<6} {size:>{width}}  {action:<9}  {row['made_by'] or ''}"
 

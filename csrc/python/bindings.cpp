@@ -11,6 +11,7 @@
 #include "python/plan_loading.h"
 #include "python/planning.h"
 #include "python/progress.h"
+#include "python/recording.h"
 #include "recompute/purity.h"
 #include "session.h"
 #include "swap/disk_probe.h"
@@ -185,6 +186,7 @@ PYBIND11_MODULE(_C, m) {
   register_exception_translator();
   bind_session(m);
   bind_planning(m);
+  bind_recording(m);
 }
 
 } // namespace torchlms
