@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds torchlms._C against the torch that is installed. Metadata is in pyproject.toml.
+"""Builds libtorchlms.so and torchlms._C against the torch that is installed.
+
+Metadata is in pyproject.toml.
 
 Plain setuptools and the compiler, without ninja: objects are compiled in parallel into build/obj-*,
 one folder per set of flags and torch, and only when one of the files they were made from is newer.
@@ -129,8 +131,14 @@ def list_sources() -> list[str]:
     return [f"csrc/{line}" for line in lines if line and line[0] not in "#["]
 
 
+def library_name() -> str:
+    """The file name and soname. A wheel cannot hold the links that usually lead to it."""
+    return "libtorchlms.so." + ".".join(VERSION.split(".")[:2])
+
+
 class BuildExtension(build_ext):
-    """Compiles and links torchlms._C and writes torchlms/_built_for.py beside it."""
+    """Compiles and links torchlms._C, and puts beside it what is made by building: _built_for.py,
+    and in lib, include and share what `find_package(TorchLMS)` finds."""
 
     def build_extension(self, ext: Extension) -> None:
         command = [
@@ -146,6 +154,8 @@ class BuildExtension(build_ext):
             "-Wall",
             "-Wextra",
             "-Icsrc",
+            "-Iinclude",
+            "-DTORCHLMS_BUILD",
             *(f"-isystem{path}" for path in self.system_includes()),
             *shlex.split(os.environ.get("CXXFLAGS", "")),
         ]
@@ -162,36 +172,76 @@ class BuildExtension(build_ext):
                 future.result()
         finally:
             pool.shutdown(cancel_futures=True)  # after a failure, what has not begun
-        self.link(objects, Path(self.get_ext_fullpath(ext.name)))
-
-    def link(self, objects: list[Path], output: Path) -> None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        # No rpath: `import torch` has loaded the libraries before torchlms._C is.
-        command = [
-            *COMPILER,
-            "-shared",
-            "-pthread",
-            *map(str, objects),
-            f"-L{TORCH.folder / 'lib'}",
-            "-lc10",
-            "-ltorch_cpu",
-            "-ltorch_python",
-            *shlex.split(os.environ.get("LDFLAGS", "")),
-            "-o",
-            str(output),
-        ]
-        if subprocess.run(command).returncode:
-            raise LinkError(f"cannot link {output.name}: {shlex.join(command)}")
+        in_module = [o for o in objects if "csrc/python" in o.as_posix()]
+        in_library = [o for o in objects if o not in in_module]
+        # Where torch is beside torchlms, a C++ program need not know where that is.
+        link(
+            in_library,
+            LIBRARY,
+            *("-ltorch_cpu", "-lc10", f"-Wl,-soname,{LIBRARY.name}", "-Wl,--no-undefined"),
+            *("-Wl,--allow-shlib-undefined", "-Wl,-rpath,$ORIGIN/../../torch/lib"),
+        )
+        # No rpath to torch: `import torch` has loaded its libraries before torchlms._C is.
+        link(
+            in_module,
+            Path(self.get_ext_fullpath(ext.name)),
+            *(str(LIBRARY), "-ltorch_python", "-ltorch_cpu", "-lc10", "-Wl,-rpath,$ORIGIN/lib"),
+        )
 
     def run(self) -> None:
         super().run()
         package = Path(self.get_ext_fullpath("torchlms._C")).parent
         (package / "_built_for.py").write_text(f'TORCH_VERSION = "{TORCH.version}"\n')
+        install(LIBRARY, package / "lib")
+        for header in sorted(ROOT.glob("include/torchlms/*.h")):
+            install(header, package / "include/torchlms")
+        cmake = package / "share/cmake/TorchLMS"
+        cmake.mkdir(parents=True, exist_ok=True)
+        for template in sorted(ROOT.glob("cmake/TorchLMS*.cmake.in")):
+            text = template.read_text()
+            for name, value in self.cmake_values().items():
+                text = text.replace(f"@{name}@", value)
+            (cmake / template.stem).write_text(text)
+
+    def cmake_values(self) -> dict[str, str]:
+        """What the templates in cmake/ leave open. A wheel may be installed elsewhere: it does not
+        say where torch was."""
+        return {
+            "PROJECT_VERSION": VERSION,
+            "torch_version": TORCH.version,
+            "library_name": library_name(),
+            "torch_hint": str(TORCH.folder) if self.inplace else "",
+        }
 
     @staticmethod
     def system_includes() -> list[Path]:
         include = TORCH.folder / "include"
         return [include, include / "torch/csrc/api/include", Path(sysconfig.get_paths()["include"])]
+
+
+def link(objects: list[Path], output: Path, *options: str) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        *COMPILER,
+        "-shared",
+        "-pthread",
+        *map(str, objects),
+        f"-L{TORCH.folder / 'lib'}",
+        *options,
+        *shlex.split(os.environ.get("LDFLAGS", "")),
+        "-o",
+        str(output),
+    ]
+    if subprocess.run(command).returncode:
+        raise LinkError(f"cannot link {output.name}: {shlex.join(command)}")
+
+
+def install(file: Path, folder: Path) -> None:
+    """Copies; a process that has the old file open keeps it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f"{file.name}.tmp"
+    shutil.copy(file, unfinished)
+    unfinished.replace(folder / file.name)
 
 
 def compile_object(command: list[str], source: str, output: Path) -> None:
@@ -221,6 +271,8 @@ check_platform()
 TORCH = find_torch()
 COMPILER = find_compiler()
 os.chdir(ROOT)
+VERSION = str(runpy.run_path("torchlms/_version.py")["__version__"])
+LIBRARY = Path("build", f"lib-{TORCH.version}", library_name())
 setup(
     ext_modules=[Extension("torchlms._C", list_sources(), language="c++")],
     cmdclass={"build_ext": BuildExtension},

@@ -1,23 +1,33 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Imported target torch::cpu (libtorch_cpu and libc10) and torch_version, for ${Python_EXECUTABLE}'s torch.
+# Imported target torch::cpu (libtorch_cpu and libc10), torch_folder and torch_version: of LibTorch in TORCH_FOLDER if
+# that is set, else of ${Python_EXECUTABLE}'s torch.
 #
 # Not find_package(Torch): for a CUDA build of torch it demands a CUDA toolkit, and with one installed an
 # older NCCL may be linked in place of torch's own.
-find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
-execute_process(
-    COMMAND
-        ${Python_EXECUTABLE} -c
-        "import importlib.util; print(importlib.util.find_spec('torch').submodule_search_locations[0])"
-    OUTPUT_VARIABLE torch_folder
-    OUTPUT_STRIP_TRAILING_WHITESPACE
-    RESULT_VARIABLE failed
-)
-if(failed)
-    message(FATAL_ERROR "${Python_EXECUTABLE} has no torch; name one that has: -DPython_EXECUTABLE=...")
+set(TORCH_FOLDER "" CACHE PATH "Folder of LibTorch; empty: the torch of Python_EXECUTABLE")
+if(TORCH_FOLDER)
+    set(torch_folder ${TORCH_FOLDER})
+else()
+    find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+    execute_process(
+        COMMAND
+            ${Python_EXECUTABLE} -c
+            "import importlib.util; print(importlib.util.find_spec('torch').submodule_search_locations[0])"
+        OUTPUT_VARIABLE torch_folder
+        OUTPUT_STRIP_TRAILING_WHITESPACE
+        RESULT_VARIABLE failed
+    )
+    if(failed)
+        message(FATAL_ERROR "${Python_EXECUTABLE} has no torch; name one that has: -DPython_EXECUTABLE=...")
+    endif()
 endif()
 
-file(STRINGS ${torch_folder}/version.py torch_version REGEX "^__version__")
-string(REGEX REPLACE ".*'(.+)'" "\\1" torch_version "${torch_version}")
+if(EXISTS ${torch_folder}/version.py)
+    file(STRINGS ${torch_folder}/version.py torch_version REGEX "^__version__")
+else()
+    file(STRINGS ${torch_folder}/build-version torch_version)
+endif()
+string(REGEX MATCH "[0-9]+\\.[0-9]+[^' ]*" torch_version "${torch_version}")
 
 foreach(name IN ITEMS c10 torch_cpu)
     add_library(torch::${name} SHARED IMPORTED)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "hooks.h"
 
-#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
+#include <atomic>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ScopeExit.h>
 #include <c10/util/Type.h>
@@ -24,6 +24,7 @@ namespace {
 struct ThreadScope {
   std::shared_ptr<Session> session;
   TapePtr tape;
+  HookFrontend* frontend = nullptr;
   int num_entries = 0;
   int num_disabled = 0;
   bool has_hooks = false;
@@ -37,11 +38,7 @@ struct ThreadScope {
 };
 thread_local ThreadScope scope;
 
-struct DefaultHooks {
-  c10::SafePyObject pack;
-  c10::SafePyObject unpack;
-};
-DefaultHooks* default_hooks = nullptr; // set once at import, leaked: interpreters end in any order
+std::atomic<HookFrontend*> registered_frontend{nullptr};
 
 struct StartedOp : at::ObserverContext {
   explicit StartedOp(size_t frame) : frame(frame) {}
@@ -77,28 +74,13 @@ const OpName* name_of(const at::RecordFunction& fn) {
 }
 
 void push_hooks() {
-  at::SavedTensorDefaultHooks::push_hooks(default_hooks->pack, default_hooks->unpack);
+  scope.frontend->push();
   scope.has_hooks = true;
 }
 
-// Takes out our own layer, wherever in the stack it lies; others stay in their order.
 void remove_hooks() {
   scope.has_hooks = false;
-  auto state = at::SavedTensorDefaultHooks::get_tls_state();
-  std::stack<std::pair<c10::SafePyObject, c10::SafePyObject>> above;
-  while (!state.stack.empty()) {
-    auto layer = state.stack.top();
-    state.stack.pop();
-    if (layer.first.ptr(&layer.first.pyinterpreter()) ==
-        default_hooks->pack.ptr(&layer.first.pyinterpreter())) {
-      break;
-    }
-    above.push(std::move(layer));
-  }
-  for (; !above.empty(); above.pop()) {
-    state.stack.push(above.top());
-  }
-  at::SavedTensorDefaultHooks::set_tls_state(state);
+  scope.frontend->remove();
 }
 
 void observe(bool ends);
@@ -136,8 +118,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     }
     scope.wants_hooks = true;
   }
-  if (scope.wants_hooks && !scope.has_hooks &&
-      at::SavedTensorDefaultHooks::get_tls_state().stack.size() == scope.stack_size) {
+  if (scope.wants_hooks && !scope.has_hooks && scope.frontend->depth() == scope.stack_size) {
     push_hooks(); // on top of the same stack as at entry: the user's own hooks nest as they did
     scope.wants_hooks = false;
   }
@@ -207,10 +188,13 @@ void end_scope() {
 
 } // namespace
 
-void set_default_hooks(c10::SafePyObject pack, c10::SafePyObject unpack) {
-  at::SavedTensorDefaultHooks::lazy_initialize();
-  default_hooks = new DefaultHooks{std::move(pack), std::move(unpack)};
+void set_hook_frontend(HookFrontend* frontend) {
   Session::set_operation_namer(operation);
+  registered_frontend = frontend;
+}
+
+HookFrontend* hook_frontend() {
+  return registered_frontend;
 }
 
 void enter_scope(const std::shared_ptr<Session>& session) {
@@ -225,17 +209,21 @@ void enter_scope(const std::shared_ptr<Session>& session) {
     ++scope.num_entries;
     return;
   }
+  HookFrontend* frontend = hook_frontend();
+  TORCH_INTERNAL_ASSERT(frontend, "torchlms: no hook frontend is registered");
+  frontend->check();
   TapePtr tape = session->open_tape();
   scope.session = session;
+  scope.frontend = frontend;
   scope.num_entries = 1;
-  if (!tape || !at::SavedTensorDefaultHooks::is_enabled()) {
+  if (!tape || !frontend->may_push()) {
     if (tape) {
       session->close_tape(tape);
     }
     return;
   }
   scope.tape = std::move(tape);
-  scope.stack_size = at::SavedTensorDefaultHooks::get_tls_state().stack.size();
+  scope.stack_size = frontend->depth();
   observe(/*ends=*/true);
   if (scope.tape->mode() != Tape::Mode::kWatching) {
     if (scope.num_disabled == 0) {
@@ -276,6 +264,19 @@ void exit_disabled() {
 
 Tape* current_tape() {
   return scope.num_disabled > 0 || in_forked_child() ? nullptr : scope.tape.get();
+}
+
+std::unique_ptr<Packed> pack_for_current_scope(const at::Tensor& tensor, bool is_plain, bool keep) {
+  Tape* tape = current_tape();
+  if (!tape) {
+    return nullptr;
+  }
+  tape->session().engine().rethrow_error();
+  auto packed = is_plain ? tape->pack(tensor, keep) : nullptr;
+  if (!packed) {
+    tape->count_not_planned("kind of tensor");
+  }
+  return packed;
 }
 
 CopyOut copy_out_for_current_node() {

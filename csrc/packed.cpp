@@ -65,6 +65,29 @@ at::Tensor Packed::unpack(CopyOut copy_out, const SwapEngine::InterruptFn& inter
   return copies ? view_.copy_of(storage) : view_.over(std::move(storage));
 }
 
+namespace {
+
+int64_t tracked_version(const at::Tensor& tensor) {
+  return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version());
+}
+
+} // namespace
+
+VersionPin::VersionPin(const at::Tensor& tensor) : version_(tracked_version(tensor)) {}
+
+void VersionPin::check(const at::Tensor& alias) const {
+  const int64_t version = tracked_version(alias);
+  TORCH_CHECK(
+      version == version_,
+      "one of the variables needed for gradient computation has been modified by an inplace operation: it is at "
+      "version ",
+      version,
+      "; expected version ",
+      version_,
+      " instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
+      "torch.autograd.set_detect_anomaly(True).");
+}
+
 uint64_t checksum_of(const void* data, Bytes size) {
   // Four independent lanes: as fast as memory.
   uint64_t lanes[4] = {1, 2, 3, 4};

@@ -5,6 +5,7 @@
 #include <c10/core/TensorImpl.h>
 #include <memory>
 
+#include "export.h"
 #include "recompute/view.h"
 #include "swap/swap_engine.h"
 #include "trace/types.h"
@@ -24,7 +25,7 @@ enum class CopyOut : uint8_t {
 // storage's state. Its destructor gives up that share, and with the last one device, host and disk
 // bytes are freed, on whatever thread that is. unpack() may be called any number of times, from any
 // thread. See Note [Handles] in packed.cpp.
-class Packed {
+class TORCHLMS_EXPORT Packed {
  public:
   Packed(std::shared_ptr<Tape> tape, StorageStatePtr state, StorageId storage, const at::Tensor& tensor);
   ~Packed();
@@ -46,6 +47,19 @@ class Packed {
   const View view_;
   c10::VariableVersion version_counter_;
   uint32_t version_ = 0;
+};
+
+// The version of a tensor that is passed through as an alias. Hooks bypass PyTorch's own check that a
+// saved tensor was not changed in place.
+class TORCHLMS_EXPORT VersionPin {
+ public:
+  VersionPin() = default;
+  explicit VersionPin(const at::Tensor& tensor);
+  // Throws c10::Error, with plain PyTorch's text, when the alias is at another version.
+  void check(const at::Tensor& alias) const;
+
+ private:
+  int64_t version_ = -1; // of a tensor that has none
 };
 
 // Of the bytes [data, data + size).

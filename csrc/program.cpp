@@ -104,4 +104,9 @@ Program::Ids Program::swap_ins_after(int32_t num_unpacks) const {
   return equal_range(swap_ins_, num_unpacks);
 }
 
+std::string Program::to_json() const {
+  return "{\"format\":\"torchlms.plan_file\",\"version\":1,\"plan\":" + plan_.to_json() +
+      ",\"trace\":" + trace_.to_json() + "}";
+}
+
 } // namespace torchlms

@@ -5,9 +5,11 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "export.h"
 #include "plan/plan.h"
 #include "plan/regions.h"
 #include "trace/trace.h"
@@ -17,7 +19,7 @@ namespace torchlms {
 // A recorded step and the plan for it, in the form that a step follows: actions attached to counts of
 // ops and unpacks, which are the same in every run of the program, not to events, which are not quite
 // (the moment when Python drops a reference may move by an op). Immutable, hence thread-safe.
-class Program {
+class TORCHLMS_EXPORT Program {
  public:
   // geometry: per op, the running signature of operators and shapes alone.
   // entry_bytes: base bytes at scope entry that the plan was made for.
@@ -58,6 +60,9 @@ class Program {
   bool holds(StorageId storage) const {
     return storage < static_cast<StorageId>(is_held_.size()) && is_held_[storage];
   }
+
+  // The plan file: plan and trace.
+  std::string to_json() const;
 
   using Ids = std::span<const std::pair<int32_t, StorageId>>;
   // Storages whose blocks must be free before op number `op` starts.

@@ -6,12 +6,13 @@
 #include <optional>
 #include <string>
 
+#include "export.h"
 #include "trace/types.h"
 
 namespace torchlms {
 
 // What users see of the step that ran last. Optional fields are not known yet.
-struct Report {
+struct TORCHLMS_EXPORT Report {
   struct LinkUse {
     Bytes bytes = 0;
     double busy_us = 0;

@@ -71,10 +71,16 @@ std::shared_ptr<Session> Session::create(SessionOptions options) {
 }
 
 Session::Session(SessionOptions options)
-    : options_(std::move(options)), device_(device_for(options_.device)), engine_(make_engine(options_)) {
+    : options_(std::move(options)),
+      given_costs_(CostFile::from_environment()),
+      device_(device_for(options_.device)),
+      engine_(make_engine(options_)) {
   if (options_.link_limit_bytes_per_s > 0) {
     costs_.out_bytes_per_s = std::min(costs_.out_bytes_per_s, options_.link_limit_bytes_per_s);
     costs_.in_bytes_per_s = std::min(costs_.in_bytes_per_s, options_.link_limit_bytes_per_s);
+  }
+  if (given_costs_) {
+    costs_ = given_costs_->costs;
   }
 }
 

@@ -6,11 +6,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "export.h"
+#include "plan/cost_file.h"
 #include "plan/cost_model.h"
 #include "program.h"
 #include "report.h"
@@ -20,7 +23,7 @@
 namespace torchlms {
 
 enum class Policy : uint8_t { kAuto, kSwap, kRecompute, kHybrid, kOff };
-const char* to_string(Policy policy);
+TORCHLMS_EXPORT const char* to_string(Policy policy);
 
 struct SessionOptions {
   std::string name; // for messages: the settings as the user wrote them
@@ -35,7 +38,7 @@ struct SessionOptions {
 };
 
 // The budget is below what the program needs at one of its ops, whatever is moved.
-class BudgetError : public std::runtime_error {
+class TORCHLMS_EXPORT BudgetError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -45,9 +48,9 @@ class BudgetError : public std::runtime_error {
 //
 // Thread-safe. Owned by its creator and by every tape, so it outlives the graphs it serves. Locks:
 // Tape, then Session, then SwapEngine; never the GIL. At most one session holds a device.
-class Session : public std::enable_shared_from_this<Session> {
+class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
  public:
-  // Throws DiskError when the disk tier cannot be set up.
+  // Throws DiskError when the disk tier cannot be set up, std::invalid_argument for a bad TORCHLMS_COSTS.
   static std::shared_ptr<Session> create(SessionOptions options);
   ~Session();
 
@@ -126,6 +129,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void log(int level, std::string text);
 
   const SessionOptions options_;
+  const std::optional<CostFile> given_costs_; // in place of what is measured
   Device& device_;
   std::unique_ptr<SwapEngine> engine_;
   std::atomic<int> num_open_{0};

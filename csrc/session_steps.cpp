@@ -93,13 +93,16 @@ void Session::learn(Tape::Outcome& outcome) {
   const bool is_off = std::abs(measured.back() - predicted) > kTolerance * predicted;
   outcome.trace.backward_peak_node =
       outcome.followed->trace().backward_peak_node; // named while recording only
-  if (measured.size() == 2 && is_off && !has_loaded_plan_ &&
+  if (measured.size() == 2 && is_off && !has_loaded_plan_ && !given_costs_ &&
       replanned_.insert(outcome.trace.signature()).second) {
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
   }
 }
 
 void Session::learn_costs() {
+  if (given_costs_) {
+    return;
+  }
   const auto update = [](const LinkStats& stats, double& bytes_per_s, bool& is_known) {
     if (stats.bytes >= kEnoughBytes && stats.busy_us > 0) {
       bytes_per_s = static_cast<double>(stats.bytes) * 1e6 / stats.busy_us;
@@ -111,7 +114,7 @@ void Session::learn_costs() {
 }
 
 void Session::measure_link() {
-  if ((knows_out_cost_ && knows_in_cost_) || options_.link_limit_bytes_per_s > 0) {
+  if (given_costs_ || (knows_out_cost_ && knows_in_cost_) || options_.link_limit_bytes_per_s > 0) {
     return;
   }
   try {
@@ -203,13 +206,15 @@ void Session::plan(Bytes entry_bytes) {
 
 ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes) {
   const auto start = std::chrono::steady_clock::now();
+  if (given_costs_) {
+    given_costs_->retime(trace);
+  }
   PlanRequest request;
   request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_;
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
   request.policy = plan_policy(options_.policy);
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
-  const bool has_room =
-      !options_.verify && !passes_overlap_ &&
+  const bool has_room = !options_.verify && !passes_overlap_ &&
       static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
   if (!has_room) {
     measure_link();

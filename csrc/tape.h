@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "export.h"
 #include "packed.h"
 #include "program.h"
 #include "recompute/op_record.h"
@@ -58,7 +59,7 @@ struct Rebuild {
 // Thread-safety: op_started, op_ended, pack and end_forward belong to the scope's thread; unpack and
 // handle_died may come from any thread at any time. Owned by the open scope and by every Packed.
 // Allocates no device memory under its lock, but through Device::try_allocate.
-class Tape : public std::enable_shared_from_this<Tape> {
+class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
  public:
   enum class Mode : uint8_t {
     kReactive, // unknown program: swap out when held bytes approach the budget

@@ -15,6 +15,7 @@ POSIX = (
     r"<(aio|dirent|errno|fcntl|limits|pthread|sched|signal|stdlib|string|unistd)\.h>"
     r"|<(sys|linux)/[a-z_]+\.h>"
 )
+EXPORT = r'"export\.h"'
 C10 = r"<c10/(core|macros|util)/.+>"
 ATEN = r"<ATen/(?!ATen\.h|record_function\.h).+>"
 GTEST = r"<g(test|mock)/.+>"
@@ -22,25 +23,32 @@ AUTOGRAD = r"<torch/csrc/autograd/(?!python_).+>|<ATen/record_function\.h>"
 PYTHON = r"<Python\.h>|<pybind11/.+>|<torch/csrc/(?!autograd/(?!python_)).+>|<torch/version\.h>"
 FORBIDDEN = r"<torch/extension\.h>|<torch/all\.h>|<torch/torch\.h>|<ATen/ATen\.h>"
 
-PLAIN = rf'"(trace|plan)/.+"|{STD}'
-SWAP = rf'"swap/.+"|"trace/types\.h"|{STD}|{POSIX}|{C10}'
-CPU = rf'"cpu/.+"|"swap/device\.h"|"trace/types\.h"|{STD}|{POSIX}|{C10}'
-RECOMPUTE = rf'"recompute/.+"|"trace/types\.h"|{STD}|{C10}|{ATEN}'
-SESSION = rf'"(trace|plan|swap|recompute|cpu)/.+"|"(?!hooks)\w+\.h"|{STD}|{POSIX}|{C10}|{ATEN}'
-HOOKS = rf'{SESSION}|"hooks\.h"|{AUTOGRAD}'
+PLAIN = rf'"(trace|plan)/.+"|{EXPORT}|{STD}'
+SWAP = rf'"swap/.+"|"trace/types\.h"|{EXPORT}|{STD}|{POSIX}|{C10}'
+CPU = rf'"cpu/.+"|"swap/device\.h"|"trace/types\.h"|{EXPORT}|{STD}|{POSIX}|{C10}'
+RECOMPUTE = rf'"recompute/.+"|"trace/types\.h"|{EXPORT}|{STD}|{C10}|{ATEN}'
+SESSION = rf'"(trace|plan|swap|recompute|cpu)/.+"|"(?!hook)\w+\.h"|{STD}|{POSIX}|{C10}|{ATEN}'
+HOOKS = rf'{SESSION}|"hook(s|_frontend)\.h"|{AUTOGRAD}'
+CPP_API = rf'{HOOKS}|"cpp_api/.+"|<torchlms/torchlms\.h>'
 BINDINGS = rf'".+"|{STD}|{C10}|{ATEN}|{PYTHON}'
 
 # The first row whose pattern matches says what a file may include; no row is an error.
 RULES = [
-    (r"csrc/trace/", rf'"trace/.+"|{STD}'),
+    (r"csrc/trace/", rf'"trace/.+"|{EXPORT}|{STD}'),
     (r"csrc/plan/", PLAIN),
     (r"csrc/swap/", SWAP),
     (r"csrc/cpu/", CPU),
     (r"csrc/recompute/", RECOMPUTE),
-    (r"csrc/hooks\.", HOOKS),
+    (r"csrc/(hooks|hook_frontend)\.", HOOKS),
+    (r"csrc/cpp_api/", CPP_API),
+    (r"include/torchlms/", STD),
     (r"csrc/python/", BINDINGS),
     (r"csrc/\w+\.(h|cpp)", SESSION),
     (r"tests/cpp/trace/|tests/cpp/plan/", rf'{PLAIN}|{GTEST}|"\w+_trace\.h"'),
+    (
+        r"tests/cpp/api/",
+        rf'"api/.+"|<torchlms/torchlms\.h>|{STD}|{C10}|{ATEN}|{GTEST}|<torch/(?!torch\.h).+>',
+    ),
     (r"tests/cpp/", rf'".+"|{STD}|{POSIX}|{C10}|{ATEN}|{GTEST}'),
 ]
 
@@ -62,7 +70,7 @@ def violations(path: str, text: str) -> list[str]:
 
 
 def sources() -> list[Path]:
-    files = [*(ROOT / "csrc").rglob("*"), *(ROOT / "tests/cpp").rglob("*")]
+    files = [f for name in ("csrc", "include", "tests/cpp") for f in (ROOT / name).rglob("*")]
     return sorted(f for f in files if f.suffix in {".h", ".cpp"})
 
 
@@ -111,6 +119,16 @@ def test_includes_in_quotes_start_at_the_include_root_or_beside_a_test() -> None
         ("csrc/session.cpp", "<torch/csrc/autograd/variable.h>"),
         ("csrc/session.cpp", "<ATen/record_function.h>"),
         ("csrc/session.cpp", "<ATen/ATen.h>"),
+        ("csrc/session.cpp", '"hook_frontend.h"'),
+        ("csrc/trace/trace.cpp", '"cpp_api/engine.h"'),
+        ("csrc/hooks.cpp", '"cpp_api/engine.h"'),
+        ("csrc/hooks.cpp", "<torchlms/torchlms.h>"),
+        ("csrc/cpp_api/api.cpp", "<pybind11/pybind11.h>"),
+        ("csrc/cpp_api/api.cpp", '"python/errors.h"'),
+        ("include/torchlms/torchlms.h", '"session.h"'),
+        ("include/torchlms/torchlms.h", "<ATen/core/Tensor.h>"),
+        ("tests/cpp/api/session_test.cpp", '"session.h"'),
+        ("tests/cpp/api/session_test.cpp", "<torch/torch.h>"),
         ("csrc/hooks.cpp", "<Python.h>"),
         ("csrc/hooks.cpp", "<torch/csrc/autograd/python_variable.h>"),
         ("csrc/hooks.cpp", "<pybind11/pybind11.h>"),
@@ -131,6 +149,8 @@ def test_an_include_against_the_rules_is_found(path: str, name: str) -> None:
         ("csrc/swap/disk_store.cpp", "<sys/vfs.h>"),
         ("csrc/cpu/cpu_device.cpp", '"swap/device.h"'),
         ("csrc/session.cpp", '"swap/swap_engine.h"'),
+        ("csrc/swap/link.h", '"export.h"'),
+        ("csrc/cpp_api/engine.cpp", "<torch/csrc/autograd/engine.h>"),
         ("csrc/hooks.cpp", "<torch/csrc/autograd/function.h>"),
         ("csrc/python/packed_object.cpp", "<torch/csrc/autograd/python_variable.h>"),
         ("csrc/python/bindings.cpp", '"hooks.h"'),

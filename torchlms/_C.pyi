@@ -71,8 +71,15 @@ class Trace:
     def __init__(self, document: dict[str, Any]) -> None: ...
     def summary_json(self) -> str: ...
     def plan_json(
-        self, *, budget_bytes: int, policy: str, out_bytes_per_s: float, in_bytes_per_s: float
+        self,
+        *,
+        budget_bytes: int,
+        policy: str,
+        out_bytes_per_s: float,
+        in_bytes_per_s: float,
+        latency_us: float,
     ) -> str: ...
+    def take_given_costs(self) -> tuple[float, float, float] | None: ...
 
 class Session:
     def __init__(

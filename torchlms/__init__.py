@@ -26,6 +26,7 @@ from torchlms.api import (  # noqa: E402
     step_boundary,
     trace,
 )
+from torchlms.cmake import cmake_prefix_path  # noqa: E402
 from torchlms.config import Config  # noqa: E402
 from torchlms.dry_run import dry_run  # noqa: E402
 from torchlms.errors import BudgetError, DiskError  # noqa: E402
@@ -36,6 +37,7 @@ __all__ = [
     "Config",
     "DiskError",
     "__version__",
+    "cmake_prefix_path",
     "disabled",
     "dry_run",
     "keep",

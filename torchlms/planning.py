@@ -18,15 +18,15 @@ from torchlms.units import format_bytes, format_rate, format_us, parse_rate
 
 NUM_LARGEST = 12
 COSTS_FORMS = '"out=1.5GB/s,in=1.5GB/s", or "measured" for what the disk does now'
-_ASSUMED_BYTES_PER_S = 1e9  # where no time depends on it
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """How fast the link is, in bytes per second and direction."""
+    """How fast the link is, in bytes per second and direction, and what each transfer waits."""
 
     out_bytes_per_s: float
     in_bytes_per_s: float
+    latency_us: float = 100.0
 
     @classmethod
     def read(cls, name: str, text: str) -> Costs | None:
@@ -162,11 +162,13 @@ def forecast(
         budget: as for `torchlms.offload`; it may be more than this machine has. A fraction is one
             of this machine's device.
         policy: "auto", "swap", "recompute" or "hybrid".
-        costs: the link's; measured on this machine's disk where they matter and are not given.
+        costs: the link's. By default what the file that TORCHLMS_COSTS names says of link and ops,
+            else what this machine's disk does, measured where it matters.
         disk_path: the folder whose disk is measured.
 
     Raises:
-        ValueError: a bad budget or policy, quoted with the accepted forms; a trace that is damaged.
+        ValueError: a bad budget or policy, quoted with the accepted forms; a trace or a file of
+            costs that is damaged.
         OSError: a disk folder that cannot be used.
     """
     asked_bytes = _read_budget(budget)
@@ -180,18 +182,16 @@ def forecast(
     except ValueError as error:
         text = str(error).removeprefix("torchlms: ")
         raise ValueError(f"torchlms: {trace.where}: {text}") from None
+    if costs is None and (given := recorded.take_given_costs()) is not None:
+        costs = Costs(*given)
     summary = json.loads(recorded.summary_json())
     moves = summary["floor_bytes"] <= (asked_bytes or summary["floor_bytes"])
     moves &= asked_bytes < summary["unlimited_peak_bytes"]
     if costs is None and moves:
         costs = Costs.measured(folder)
+    assumed = costs or Costs(1e9, 1e9)  # where no time depends on it
     planned = json.loads(
-        recorded.plan_json(
-            budget_bytes=asked_bytes,
-            policy=policy,
-            out_bytes_per_s=costs.out_bytes_per_s if costs else _ASSUMED_BYTES_PER_S,
-            in_bytes_per_s=costs.in_bytes_per_s if costs else _ASSUMED_BYTES_PER_S,
-        )
+        recorded.plan_json(budget_bytes=asked_bytes, policy=policy, **dataclasses.asdict(assumed))
     )
     return Forecast(_values(document, summary, planned["plan"], costs), planned["timeline"])
 

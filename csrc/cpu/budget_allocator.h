@@ -3,6 +3,7 @@
 
 #include <c10/core/Allocator.h>
 
+#include "export.h"
 #include "swap/device.h"
 
 namespace torchlms {
@@ -13,7 +14,7 @@ namespace torchlms {
 // Installed once at import by install(), never removed, never destroyed. Without a budget it only
 // counts: blocks come from and go back to the allocator that was there before.
 // Failure: c10::OutOfMemoryError.
-class BudgetAllocator final : public c10::Allocator {
+class TORCHLMS_EXPORT BudgetAllocator final : public c10::Allocator {
  public:
   static BudgetAllocator& get();
   // Makes it PyTorch's CPU allocator.

@@ -5,6 +5,7 @@
 
 #include "cpu/budget_allocator.h"
 #include "cpu/system_memory.h"
+#include "export.h"
 #include "swap/device.h"
 
 namespace torchlms {
@@ -38,6 +39,6 @@ class CpuDevice final : public Device {
 };
 
 // Makes the CPU known to device_for(). Later calls do nothing.
-void register_cpu_device();
+TORCHLMS_EXPORT void register_cpu_device();
 
 } // namespace torchlms

@@ -47,8 +47,7 @@ std::vector<Candidate> swap_candidates(const Trace& trace) {
 }
 
 std::vector<Bytes> held_when_kept(const Trace& trace) {
-  std::vector<Bytes> change(trace.events.size() + 1,
-                            0); // after an event, at the place of the next
+  std::vector<Bytes> change(trace.events.size() + 1, 0); // after an event, at the place of the next
   for (const StorageRecord& storage : trace.storages) {
     if (storage.is_managed && storage.first_pack != kNone) {
       change[storage.first_pack + 1] += storage.size_bytes;

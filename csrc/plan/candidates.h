@@ -4,19 +4,18 @@
 #include <optional>
 #include <vector>
 
+#include "export.h"
 #include "trace/trace.h"
 
 namespace torchlms {
 
-// A storage that may be swapped. "Before event e" is the interval between
-// events e - 1 and e.
+// A storage that may be swapped. "Before event e" is the interval between events e - 1 and e.
 struct Candidate {
   StorageId storage = kNone;
   Bytes size_bytes = 0;
   EventId dead = kNone; // its swap-out starts here
   EventId first_unpack = kNone; // kNone: never comes back
-  EventId gap_last = kNone; // it may be away before events dead + 1 to
-  // gap_last, the latter on demand
+  EventId gap_last = kNone; // it may be away before events dead + 1 to gap_last, the latter on demand
   double distance_us = 0; // from dead to the first unpack; infinite without one
 };
 
@@ -27,6 +26,6 @@ std::optional<Candidate> swap_candidate(const Trace& trace, StorageId storage);
 std::vector<Candidate> swap_candidates(const Trace& trace);
 
 // Per event, the highest bytes held before it when everything is kept.
-std::vector<Bytes> held_when_kept(const Trace& trace);
+TORCHLMS_EXPORT std::vector<Bytes> held_when_kept(const Trace& trace);
 
 } // namespace torchlms

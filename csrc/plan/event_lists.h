@@ -10,8 +10,8 @@
 
 namespace torchlms {
 
-// Small integers grouped by event: one singly linked list per event, threaded
-// through two flat arrays. An item is in at most one list. Thread-safety: none.
+// Small integers grouped by event: one singly linked list per event, threaded through two flat arrays.
+// An item is in at most one list. Thread-safety: none.
 class EventLists {
  public:
   EventLists(size_t num_events, size_t num_items) : first_(num_events, kNone), next_(num_items, kNone) {}

@@ -8,14 +8,12 @@
 
 namespace torchlms {
 
-// Searches that change the actions of storages one by one, or many at once, and
-// take over what the simulator finds faster. Each does at most num_trials
-// simulations, and says whether it improved. `first` says with which of the
-// largest to begin: the search at the next level can go on there.
+// Searches that change the actions of storages one by one, or many at once, and take over what the simulator
+// finds faster. Each does at most num_trials simulations, and says whether it improved. `first` says with
+// which of the largest to begin: the search at the next level can go on there.
 
-// Turns swaps into recomputes in the order of their bytes on the link, most
-// first: all of a run of them at once, and where that does not pay, each half
-// of it.
+// Turns swaps into recomputes in the order of their bytes on the link, most first: all of a run of them at
+// once, and where that does not pay, each half of it.
 bool turn_swaps(Workbench& bench, Design& design, Bytes level, int num_trials);
 
 // Gives each storage the other actions that it may have, largest first.

@@ -20,16 +20,13 @@ constexpr int kNumShares = 128;
 constexpr double kRounding = 1 - 1e-9;
 
 // Note [Lower bound]
-// Before event t, `missing` = held - budget bytes must be away. Say x of them
-// are swapped and the others, those that are rebuilt fastest per byte,
-// recomputed, which takes r(x). Copies out begin with the first death among
-// what may be away and end before event t: what does not fit in between, o(x),
-// delays event t. Copies in begin after event t, and what does not fit before
-// the last first use, i(x), delays the end, unless replays fill the time. So
-// the step is longer by at least o(x) + max(r(x), i(x)), for the best x;
-// between two x, o and i are no less than at the smaller, and r no less than at
-// the larger. What is left out (latencies, copies that share a window, the
-// memory of replays) would only add to it.
+// Before event t, `missing` = held - budget bytes must be away. Say x of them are swapped and the others,
+// those that are rebuilt fastest per byte, recomputed, which takes r(x). Copies out begin with the first
+// death among what may be away and end before event t: what does not fit in between, o(x), delays event t.
+// Copies in begin after event t, and what does not fit before the last first use, i(x), delays the end,
+// unless replays fill the time. So the step is longer by at least o(x) + max(r(x), i(x)), for the best x;
+// between two x, o and i are no less than at the smaller, and r no less than at the larger. What is left out
+// (latencies, copies that share a window, the memory of replays) would only add to it.
 class Bound {
  public:
   Bound(const Trace& trace, const CostModel& costs)

@@ -17,10 +17,10 @@ namespace {
 constexpr int kNumLevels = 32;
 
 // Simulations per level, which bound the time of a search.
-constexpr int kMaxTurns = 48;
-constexpr int kMaxFlips = 32;
-constexpr int kMaxPairs = 16;
-constexpr int kMaxExchanges = 8;
+constexpr int kMaxTurns = 96;
+constexpr int kMaxFlips = 96;
+constexpr int kMaxPairs = 64;
+constexpr int kMaxExchanges = 16;
 
 std::vector<Bytes> levels_between(Bytes floor_bytes, Bytes peak_bytes) {
   std::vector<Bytes> levels;
@@ -43,8 +43,7 @@ MixedSearch::MixedSearch(const Trace& trace, const CostModel& costs, Bytes floor
       recomputes_(bench_),
       levels_(levels_between(floor_bytes, trace.unlimited_peak_bytes())) {}
 
-// Down the levels each adds to the set of the one above; up again each takes
-// over what was better below.
+// Down the levels each adds to the set of the one above; up again each takes over what was better below.
 void MixedSearch::make_recomputes(Bytes budget_bytes) {
   Design design = bench_.keep_everything();
   for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
@@ -52,6 +51,7 @@ void MixedSearch::make_recomputes(Bytes budget_bytes) {
     recompute_designs_.push_back(design);
   }
   std::reverse(recompute_designs_.begin(), recompute_designs_.end());
+  cuts_ = cut_into_segments(bench_);
   for (size_t i = 0; i < levels_.size() && levels_[i] <= budget_bytes; ++i) {
     Design& here = recompute_designs_[i];
     recomputes_.drop_redundant(here, levels_[i]);
@@ -62,8 +62,21 @@ void MixedSearch::make_recomputes(Bytes budget_bytes) {
       recomputes_.drop_redundant(below, levels_[i]);
       bench_.try_design(here, std::move(below), levels_[i]);
     }
+    try_cuts(here, levels_[i], /*may_swap=*/false);
     if (!is_free(here)) {
       recomputes_.exchange(here, levels_[i], i * kMaxExchanges, kMaxExchanges);
+    }
+  }
+}
+
+void MixedSearch::try_cuts(Design& design, Bytes level, bool may_swap) {
+  for (const Design& cut : cuts_) {
+    Design trial = cut;
+    if (bench_.fit(trial, level) &&
+        (may_swap ||
+         std::find(trial.kinds.begin(), trial.kinds.end(), ActionKind::kSwap) == trial.kinds.end())) {
+      recomputes_.drop_redundant(trial, level);
+      bench_.try_design(design, std::move(trial), level);
     }
   }
 }
@@ -100,7 +113,6 @@ void MixedSearch::make_bests(Bytes budget_bytes) {
     extended_at.push_back(extended);
   }
   std::reverse(extended_at.begin(), extended_at.end());
-  const Designs cuts = cut_into_segments(bench_);
   for (size_t i = 0; i < levels_.size() && levels_[i] <= budget_bytes; ++i) {
     Design design = std::min(recompute_designs_[i], hybrid_designs_[i], [](const auto& a, const auto& b) {
       return a.score < b.score;
@@ -116,13 +128,7 @@ void MixedSearch::make_bests(Bytes budget_bytes) {
     }
     recomputes_.drop_redundant(extended_at[i], levels_[i]);
     bench_.try_design(design, std::move(extended_at[i]), levels_[i]);
-    for (const Design& cut : cuts) {
-      Design trial = cut;
-      if (bench_.fit(trial, levels_[i])) {
-        recomputes_.drop_redundant(trial, levels_[i]);
-        bench_.try_design(design, std::move(trial), levels_[i]);
-      }
-    }
+    try_cuts(design, levels_[i], /*may_swap=*/true);
     turn_swaps(bench_, design, levels_[i], kMaxTurns / 4);
     flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, kMaxFlips);
     recomputes_.exchange(design, levels_[i], i * kMaxExchanges, kMaxExchanges);

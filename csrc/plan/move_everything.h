@@ -7,11 +7,10 @@
 
 namespace torchlms {
 
-// Plans that keep nothing that may be swapped or recomputed. Of the plans only
-// the actions and the swap-in order are filled in.
+// Plans that keep nothing that may be swapped or recomputed. Of the plans only the actions and the swap-in
+// order are filled in.
 
-// Swaps and recomputes, whichever is faster, within the smallest budget that
-// works.
+// Swaps and recomputes, whichever is faster, within the smallest budget that works.
 Plan move_everything(const Trace& trace, const CostModel& costs, Bytes floor_bytes);
 
 // Recomputes all that can be rebuilt and swaps the rest.

@@ -13,24 +13,21 @@ namespace torchlms {
 // Per storage, whether it is recomputed.
 using Recomputed = std::vector<uint8_t>;
 
-// Shows a trace as it is once some storages are recomputed, such that what is
-// left to plan is swaps.
+// Shows a trace as it is once some storages are recomputed, such that what is left to plan is swaps.
 //
-// A recomputed storage is no longer managed. The base holds it up to `dead`,
-// and from its first need on. A storage is first needed where backward unpacks
-// it, or where something recomputed from it is first needed: that becomes
-// `first_unpack` of the leaves of a region, and `freed` comes no earlier. So
-// these positions need not be events of the storage itself. Replays run inside
-// the event that needs them: they take their bytes in the interval after it and
-// move all later events.
+// A recomputed storage is no longer managed. The base holds it up to `dead`, and from its first need on.
+// A storage is first needed where backward unpacks it, or where something recomputed from it is first
+// needed: that becomes `first_unpack` of the leaves of a region, and `freed` comes no earlier. So these
+// positions need not be events of the storage itself. Replays run inside the event that needs them:
+// they take their bytes in the interval after it and move all later events.
 //
 // Thread-safety: none. Refers to the trace and the regions.
 class RecomputeSchedule {
  public:
   RecomputeSchedule(const Trace& trace, const Regions& regions);
 
-  // Only events (with no base_bytes), storages and forward_end are filled in.
-  // Good until the next call. Requires: every recomputed storage has a region.
+  // Only events (with no base_bytes), storages and forward_end are filled in. Good until the next call.
+  // Requires: every recomputed storage has a region.
   const Trace& apply(const Recomputed& recomputed);
 
   // Where each storage of the last set is rebuilt, in the order of the replays.
@@ -42,8 +39,7 @@ class RecomputeSchedule {
   std::vector<Rebuild> rebuilds() const;
 
  private:
-  // Of a region, with the leaves whose life it may prolong or whose return it
-  // may bring forward.
+  // Of a region, with the leaves whose life it may prolong or whose return it may bring forward.
   struct Replay {
     const Region* region = nullptr;
     std::vector<StorageId> leaves;
@@ -60,8 +56,7 @@ class RecomputeSchedule {
   // Of the set that is shown.
   EventLists replays_at_; // indices into replays_, ascending
   std::vector<Bytes> change_; // of the base, after an event, at the place of the next
-  std::vector<Bytes> dying_; // per event: managed leaves that are let go once
-  // its replays are done
+  std::vector<Bytes> dying_; // per event: managed leaves that are let go once its replays are done
 };
 
 } // namespace torchlms

@@ -8,22 +8,18 @@
 
 namespace torchlms {
 
-// Designs that recompute by saved bytes per second of replay. Refers to the
-// workbench. Thread-safety: none.
+// Designs that recompute by saved bytes per second of replay. Refers to the workbench. Thread-safety: none.
 class RecomputeSearch {
  public:
   explicit RecomputeSearch(Workbench& bench);
 
-  // Recomputes storages, most bytes per second of replay first, until the
-  // design fits; swaps only where no recompute would help, and gives recomputes
-  // up where those of others hold too much. Requires: level is no less than the
-  // floor.
+  // Recomputes storages, most bytes per second of replay first, until the design fits; swaps only where no
+  // recompute would help, and gives recomputes up where those of others hold too much. Requires: level is no
+  // less than the floor.
   void extend(Design& design, Bytes level);
-  // Keeps what there is room for, longest replay first, except one storage. The
-  // design fits before and after.
+  // Keeps what there is room for, longest replay first, except one storage. The design fits before and after.
   void drop_redundant(Design& design, Bytes level, StorageId except = kNone);
-  // Exchanges one recompute for others, largest storages first, beginning with
-  // one of them.
+  // Exchanges one recompute for others, largest storages first, beginning with one of them.
   bool exchange(Design& design, Bytes level, size_t first, int num_trials);
 
  private:

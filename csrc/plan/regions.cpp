@@ -90,14 +90,12 @@ void Builder::add_op(OpId id) {
 
 void Builder::measure_peaks() {
   const std::vector<Bytes> held = held_when_kept(trace_);
-  Bytes before = trace_.entry_bytes; // the least held between two ops, from
-  // which the second grew
+  Bytes before = trace_.entry_bytes; // the least held between two ops, from which the second grew
   Bytes highest = 0;
   for (size_t i = 0; i < trace_.events.size(); ++i) {
     const Event& event = trace_.events[i];
     highest = std::max(highest, held[i]);
-    // What is held after the event: the same managed storages as before it,
-    // save one that it adds or frees.
+    // What is held after the event: the same managed storages as before it, save one that it adds or frees.
     Bytes after = held[i] - event.base_peak_bytes + event.base_bytes;
     if (event.kind != EventKind::kOp) {
       const StorageRecord& storage = trace_.storages[event.subject];
@@ -131,8 +129,8 @@ bool Builder::may_be_dropped(const StorageRecord& storage) const {
       storage.first_unpack + 1 < static_cast<EventId>(trace_.events.size());
 }
 
-// Whether the bytes that `reader` read will be there, as they were, from `dead`
-// on until backward needs what is to be rebuilt.
+// Whether the bytes that `reader` read will be there, as they were, from `dead` on until backward needs
+// what is to be rebuilt.
 bool Builder::is_leaf(ValueId value, OpId reader, EventId dead) const {
   const StorageRecord& storage = trace_.storages[storage_of(value)];
   const std::vector<OpId>& writers = histories_[storage_of(value)].writers;
@@ -199,8 +197,7 @@ std::optional<Region> Builder::region_of(StorageId id) {
       return std::nullopt;
     }
   }
-  // Nothing runs after the storage is there: this also keeps two regions from
-  // reading each other's storage.
+  // Nothing runs after the storage is there: this also keeps two regions from reading each other's storage.
   const bool ends_with_it = ops_.back() == histories_[id].writers.back();
   if (!ends_with_it ||
       !std::all_of(ops_.begin(), ops_.end(), [this](OpId op) { return leaves_others_alone(op); })) {

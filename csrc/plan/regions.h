@@ -7,10 +7,9 @@
 
 namespace torchlms {
 
-// What rebuilds one storage: ops of the forward pass, run again in recorded
-// order. An op may also make storages that are none of these: its copies of
-// them are dropped at once. An in-place op may write a storage that is none of
-// these (running statistics): it gets a scratch copy.
+// What rebuilds one storage: ops of the forward pass, run again in recorded order. An op may also make
+// storages that are none of these: its copies of them are dropped at once. An in-place op may write a
+// storage that is none of these (running statistics): it gets a scratch copy.
 struct Region {
   static constexpr size_t kMaxOps = 64;
   static constexpr Bytes kSmallBytes = 4096; // a record of an op holds an argument of this size
@@ -20,12 +19,10 @@ struct Region {
   std::vector<StorageId> leaves; // what they read and do not make, ascending
   std::vector<StorageId> temporaries; // made on the way and freed, ascending
   double replay_us = 0; // sum of the ops' durations
-  Bytes extra_bytes = 0; // highest bytes held during the replay above those
-  // before it, the storage included
+  Bytes extra_bytes = 0; // highest bytes held during the replay above those before it, the storage included
 };
 
-// The regions of a trace. Immutable, hence thread-safe; refers to nothing after
-// construction.
+// The regions of a trace. Immutable, hence thread-safe; refers to nothing after construction.
 class Regions {
  public:
   explicit Regions(const Trace& trace);

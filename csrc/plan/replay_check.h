@@ -17,8 +17,8 @@ struct ReplayCheck {
   Bytes extra_bytes = 0; // highest bytes held during the replay above those before it
 };
 
-// The slow obvious answer, for the validator; shares no code with Regions.
-// Refers to the trace. Thread-safety: none.
+// The slow obvious answer, for the validator; shares no code with Regions. Refers to the trace.
+// Thread-safety: none.
 class ReplayChecker {
  public:
   explicit ReplayChecker(const Trace& trace);
@@ -36,8 +36,7 @@ class ReplayChecker {
   bool makes(OpId op, StorageId storage) const;
   // Whether the bytes of an argument are still there when the op runs again.
   bool lasts(ValueId value, OpId reader, EventId dropped) const;
-  // Adds writers of members and arguments that do not last until nothing
-  // changes.
+  // Adds writers of members and arguments that do not last until nothing changes.
   void close(EventId dropped, Ids& members, Ids& ops) const;
   std::string fault_of_storage(StorageId id) const;
   std::string fault_of_member(StorageId id) const;

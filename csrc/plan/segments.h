@@ -8,9 +8,8 @@
 
 namespace torchlms {
 
-// Designs that keep the boundaries of segments of the forward pass and
-// recompute what lies between them, with segments of several sizes, smallest
-// first.
+// Designs that keep the boundaries of segments of the forward pass and recompute what lies between them, with
+// segments of several sizes, smallest first.
 std::vector<Design> cut_into_segments(Workbench& bench);
 
 } // namespace torchlms

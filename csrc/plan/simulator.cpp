@@ -12,10 +12,9 @@ namespace torchlms {
 namespace {
 
 // Note [Monotone clock]
-// Every time below is a chain of max, + and - constant, and each of these is
-// monotone in floating point too. So a later release or one swap less never
-// gives a later event, not even by a rounding error: the planner relies on it
-// for "more budget is never slower".
+// Every time below is a chain of max, + and - constant, and each of these is monotone in floating point
+// too. So a later release or one swap less never gives a later event, not even by a rounding error: the
+// planner relies on it for "more budget is never slower".
 class Run {
  public:
   Run(const Trace& trace, const Plan& plan, const CostModel& costs)

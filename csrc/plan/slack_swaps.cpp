@@ -19,8 +19,7 @@ struct Transfer {
   }
 };
 
-// Earliest first in both directions, which meets all deadlines if any order
-// does.
+// Earliest first in both directions, which meets all deadlines if any order does.
 bool meet_deadlines(std::vector<Transfer> transfers, double turn_us) {
   std::sort(transfers.begin(), transfers.end(), [](const Transfer& a, const Transfer& b) {
     return a.out_from_us < b.out_from_us;

@@ -6,9 +6,8 @@
 
 namespace torchlms {
 
-// Swaps what the link can move unseen: out before the forward pass ends and in
-// before its use, those with the most time to spare first, as long as all of
-// them meet their deadlines in both directions.
+// Swaps what the link can move unseen: out before the forward pass ends and in before its use, those with the
+// most time to spare first, as long as all of them meet their deadlines in both directions.
 Design slack_swaps(Workbench& bench);
 
 } // namespace torchlms

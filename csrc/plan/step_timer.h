@@ -11,10 +11,9 @@
 
 namespace torchlms {
 
-// The simulator for searches, which want one number from thousands of plans:
-// looks only at events where something is swapped. Agrees with simulate_swaps()
-// but for rounding errors. Keeps its memory from one call to the next.
-// Thread-safety: none.
+// The simulator for searches, which want one number from thousands of plans: looks only at events where
+// something is swapped. Agrees with simulate_swaps() but for rounding errors. Keeps its memory from one call
+// to the next. Thread-safety: none.
 class StepTimer {
  public:
   StepTimer(size_t num_events, size_t num_storages);

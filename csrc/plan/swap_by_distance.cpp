@@ -15,15 +15,13 @@ namespace torchlms {
 namespace {
 
 // Note [Budget levels]
-// A search that starts afresh at each budget may be lucky at a small one and
-// unlucky at a larger one. So sets of swaps are searched for at fixed levels
-// between the floor and the unlimited peak, and a budget gets the best of all
-// levels up to it, each with its releases as late as that budget allows. More
-// budget means more levels and later releases, neither of which costs time.
+// A search that starts afresh at each budget may be lucky at a small one and unlucky at a larger one.
+// So sets of swaps are searched for at fixed levels between the floor and the unlimited peak, and a
+// budget gets the best of all levels up to it, each with its releases as late as that budget allows.
+// More budget means more levels and later releases, neither of which costs time.
 constexpr int kNumLevels = 32;
 
-// Simulations per pass, which bound the time of a search; the rest of a longer
-// list is not looked at.
+// Simulations per pass, which bound the time of a search; the rest of a longer list is not looked at.
 constexpr size_t kMaxDrops = 32;
 constexpr size_t kMaxExchanges = 12;
 constexpr int kMaxRounds = 2;
@@ -121,8 +119,8 @@ void Search::drop_redundant(Selection& selected, Bytes level, int32_t except) co
   }
 }
 
-// Adds swaps until the selection fits on demand: where most is missing, the
-// smallest that suffices, else the largest. False: only `except` would help.
+// Adds swaps until the selection fits on demand: where most is missing, the smallest that suffices, else
+// the largest. False: only `except` would help.
 bool Search::repair(Selection& selected, Bytes level, int32_t except) const {
   while (true) {
     const std::vector<Bytes> held = schedule_.held_on_demand(selected);
@@ -150,8 +148,7 @@ bool Search::repair(Selection& selected, Bytes level, int32_t except) const {
   }
 }
 
-// The longest distances, as few as fit: fewer swaps never hold less, so
-// bisection finds them.
+// The longest distances, as few as fit: fewer swaps never hold less, so bisection finds them.
 Selection Search::threshold(Bytes level) const {
   const auto longest = [this](size_t count) {
     Selection selected(candidates().size(), 0);
@@ -208,9 +205,8 @@ bool Search::drop_pass(SwapDesign& design, Bytes level) const {
   return has_improved;
 }
 
-// Exchanges one swap for others that fit better: drops one and adds what is
-// then missing, or adds one, which may pay by itself (room for prefetches), and
-// drops what it makes redundant.
+// Exchanges one swap for others that fit better: drops one and adds what is then missing, or adds one,
+// which may pay by itself (room for prefetches), and drops what it makes redundant.
 bool Search::exchange_pass(SwapDesign& design, Bytes level) const {
   bool has_improved = false;
   size_t num_tried = 0;

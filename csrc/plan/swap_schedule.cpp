@@ -71,7 +71,7 @@ std::vector<Bytes> SwapSchedule::held_on_demand(const Selection& selected) const
 
 std::vector<EventId> SwapSchedule::swap_ins(
     const Selection& selected, Bytes budget_bytes, const PrefetchRule& rule) const {
-  const std::vector<Bytes> held = held_on_demand(selected);
+  std::vector<Bytes> held = held_on_demand(selected);
   const auto highest = [&held](EventId first, EventId end) {
     return first < end ? *std::max_element(held.begin() + first, held.begin() + end) : INT64_MIN;
   };
@@ -81,8 +81,8 @@ std::vector<EventId> SwapSchedule::swap_ins(
   }
   std::vector<EventId> result(candidates_.size(), kNone);
   int32_t previous = 0;
-  // Earliest use first: giving it the memory first never delays a later one,
-  // which may not be issued before it, except by `may_overtake`.
+  // Earliest use first: giving it the memory first never delays a later one, which may not be issued
+  // before it, except by `may_overtake`.
   for (const Return& r : returns_) {
     if (!selected[r.candidate]) {
       continue;
@@ -91,8 +91,8 @@ std::vector<EventId> SwapSchedule::swap_ins(
     const Bytes limit = budget_bytes - candidate.size_bytes;
     const int32_t earliest =
         std::max({r.own - rule.num_unpacks, r.first_issue, rule.may_overtake ? 0 : previous});
-    // Nobody has taken memory here yet: uses before it came earlier, uses after
-    // it come later.
+    // Only those with the same use have taken memory here yet: uses before it came earlier, uses after it
+    // come later.
     const Bytes held_before_own = r.own > 0 ? highest(issues_[r.own - 1] + 1, candidate.first_unpack) : 0;
     if (r.own <= earliest || held_before_own > limit) {
       result[r.candidate] = candidate.gap_last;
@@ -101,6 +101,9 @@ std::vector<EventId> SwapSchedule::swap_ins(
     }
     int32_t issue = r.own - 1;
     held_after[issue] = std::max(held_after[issue], held_before_own + candidate.size_bytes);
+    for (EventId id = issues_[issue] + 1; id < candidate.first_unpack; ++id) {
+      held[id] += candidate.size_bytes;
+    }
     for (; issue > earliest && held_after[issue - 1] <= limit; --issue) {
       held_after[issue - 1] += candidate.size_bytes;
     }
@@ -110,9 +113,8 @@ std::vector<EventId> SwapSchedule::swap_ins(
   return result;
 }
 
-// The link copies first in, first out, so waiting for one copy waits for all
-// before it: releasing from the head of the queue, and only when memory runs
-// out, makes every wait as late as it can be.
+// The link copies first in, first out, so waiting for one copy waits for all before it: releasing from
+// the head of the queue, and only when memory runs out, makes every wait as late as it can be.
 std::vector<EventId> SwapSchedule::releases(
     const Selection& selected, const std::vector<EventId>& gap_lasts, Bytes budget_bytes) const {
   const std::vector<Bytes> held = this->held(selected, gap_lasts);

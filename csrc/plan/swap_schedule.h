@@ -20,10 +20,9 @@ struct PrefetchRule {
   bool may_overtake = false; // issue a later use first where the earlier one does not fit yet
 };
 
-// Turns a set of storages to swap into events at which to bring them back and
-// to release them, such that the bytes stay within a budget however slow the
-// copies are. Immutable, hence thread-safe; refers to the trace. Budgets are in
-// the bytes of the trace. Requires: the selection fits the budget on demand.
+// Turns a set of storages to swap into events at which to bring them back and to release them, such that
+// the bytes stay within a budget however slow the copies are. Immutable, hence thread-safe; refers to the
+// trace. Budgets are in the bytes of the trace. Requires: the selection fits the budget on demand.
 class SwapSchedule {
  public:
   explicit SwapSchedule(const Trace& trace);
@@ -34,17 +33,16 @@ class SwapSchedule {
   const std::vector<Bytes>& held_when_nothing_is_swapped() const {
     return held_when_kept_;
   }
-  // Per event, the highest bytes held before it when the selected storages
-  // leave as soon as they may and come back on demand.
+  // Per event, the highest bytes held before it when the selected storages leave as soon as they may and
+  // come back on demand.
   std::vector<Bytes> held_on_demand(const Selection& selected) const;
 
-  // Per candidate, the earliest swap-in that the budget and the rule allow;
-  // kNone: it does not come back.
+  // Per candidate, the earliest swap-in that the budget and the rule allow; kNone: it does not come back.
   std::vector<EventId> swap_ins(
       const Selection& selected, Bytes budget_bytes, const PrefetchRule& rule) const;
 
-  // The latest releases that the budget allows. A storage whose release would
-  // be no use is kept, unless `moves_all`.
+  // The latest releases that the budget allows. A storage whose release would be no use is kept, unless
+  // `moves_all`.
   Plan plan(
       const Selection& selected,
       const std::vector<EventId>& swap_ins,

@@ -32,8 +32,8 @@ Broken check_unswapped(StorageId id, const Action& action) {
   return std::nullopt;
 }
 
-// What the plan makes of the trace: replays need their leaves, which are then
-// swapped in earlier and live longer.
+// What the plan makes of the trace: replays need their leaves, which are then swapped in earlier and live
+// longer.
 struct Planned {
   std::vector<StorageRecord> storages; // with first_unpack and freed as they will be
   std::map<StorageId, ReplayCheck> replays; // of what is recomputed
@@ -129,9 +129,8 @@ Broken check_order(const Trace& trace, const Plan& plan) {
   return std::nullopt;
 }
 
-// Whether the block may be held at some moment between the events before
-// `event` and `event` itself, however slow the copies are, and if it is not in
-// the base of the trace.
+// Whether the block may be held at some moment between the events before `event` and `event` itself,
+// however slow the copies are, and if it is not in the base of the trace.
 bool may_be_held(
     const StorageRecord& recorded, const StorageRecord& storage, const Action& action, EventId event) {
   if (!storage.is_managed) {
@@ -163,14 +162,18 @@ Bytes held_before(const Trace& trace, const Plan& plan, const Planned& planned, 
 // The highest bytes during the replays inside `event`, or none.
 Bytes held_in_replays(const Trace& trace, const Plan& plan, const Planned& planned, EventId event) {
   std::map<std::pair<OpId, StorageId>, const ReplayCheck*> in_order; // by their last ops
-  Bytes held =
-      trace.events[event].base_bytes + plan.base_delta_bytes + held_before(trace, plan, planned, event + 1);
+  Bytes rebuilt = 0;
   for (const auto& [id, replay] : planned.replays) {
     if (planned.storages[id].first_unpack == event) {
       in_order[{*replay.ops.rbegin(), id}] = &replay;
-      held -= trace.storages[id].size_bytes; // not there yet
+      rebuilt += trace.storages[id].size_bytes;
     }
   }
+  if (in_order.empty()) {
+    return 0;
+  }
+  Bytes held = trace.events[event].base_bytes + plan.base_delta_bytes - rebuilt +
+      held_before(trace, plan, planned, event + 1);
   for (size_t s = 0; s < trace.storages.size(); ++s) { // what is let go after them
     const bool is_last_need = planned.storages[s].freed == event && trace.storages[s].freed != event;
     held += is_last_need ? trace.storages[s].size_bytes : 0;

@@ -139,8 +139,7 @@ std::vector<Bytes> Workbench::held(const Frame& frame, const Selection& selected
   return held;
 }
 
-// Adds swaps where most is missing: the smallest that suffices, else the
-// largest.
+// Adds swaps where most is missing: the smallest that suffices, else the largest.
 bool Workbench::repair(const Frame& frame, Selection& selected, Bytes level) {
   std::vector<Bytes> held = Workbench::held(frame, selected);
   while (true) {

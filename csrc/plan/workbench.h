@@ -14,11 +14,9 @@
 
 namespace torchlms {
 
-// Where designs are fitted into memory and timed. Budgets are in the bytes of
-// the trace; a level is the budget that a design is made for. Keeps what
-// belongs to the last set of recomputed storages, so that designs which differ
-// in their swaps only cost less. Refers to trace and costs. Thread-safety:
-// none.
+// Where designs are fitted into memory and timed. Budgets are in the bytes of the trace; a level is the
+// budget that a design is made for. Keeps what belongs to the last set of recomputed storages, so that
+// designs which differ in their swaps only cost less. Refers to trace and costs. Thread-safety: none.
 class Workbench {
  public:
   // moves_all: nothing is kept that may be swapped.
@@ -35,20 +33,18 @@ class Workbench {
   }
   Design keep_everything() const;
 
-  // The trace as the design's recomputes leave it. Good until the next call of
-  // anything here.
+  // The trace as the design's recomputes leave it. Good until the next call of anything here.
   const Trace& shown(const Design& design);
   // What may be swapped beside the design's recomputes.
   const std::vector<Candidate>& candidates(const Design& design);
-  // Per event, the highest bytes held before it when what the design moves
-  // leaves at once and comes back on demand.
+  // Per event, the highest bytes held before it when what the design moves leaves at once and comes back on
+  // demand.
   std::vector<Bytes> held_on_demand(const Design& design);
 
-  // Swaps by distance what must go beside the recomputes: the longest
-  // distances, as few as fit.
+  // Swaps by distance what must go beside the recomputes: the longest distances, as few as fit.
   void swap_by_distance(Design& design, Bytes level);
-  // Adds swaps until the design fits on demand, and drops those that are then
-  // not needed, shortest distance first. False: it cannot be made to fit.
+  // Adds swaps until the design fits on demand, and drops those that are then not needed, shortest distance
+  // first. False: it cannot be made to fit.
   bool fit(Design& design, Bytes level);
   // Requires: the design fits.
   Score score(const Design& design, Bytes level);
@@ -57,13 +53,11 @@ class Workbench {
   // Tries other prefetch rules.
   bool try_rules(Design& design, Bytes level);
 
-  // The design with releases as late as `budget_bytes` allows. Requires: level
-  // <= budget_bytes.
+  // The design with releases as late as `budget_bytes` allows. Requires: level <= budget_bytes.
   Plan plan(const Design& design, Bytes level, Bytes budget_bytes);
 
  private:
-  // The events between two at which something that may be swapped leaves or
-  // comes back, as one.
+  // The events between two at which something that may be swapped leaves or comes back, as one.
   struct Gap {
     int32_t first = 0; // segment
     int32_t last = 0;

@@ -155,7 +155,12 @@ void bind_session(py::module_& m) {
           })
       .def(
           "plan_json",
-          [](const SessionPtr& self) { return released(*self, [&] { return plan_file_json(*self); }); })
+          [](const SessionPtr& self) {
+            return released(*self, [&] {
+              const ProgramPtr program = self->latest_program();
+              return program ? program->to_json() : std::string();
+            });
+          })
       .def(
           "set_progress",
           [](const Session& self, py::object fn) { set_progress(self, std::move(fn)); },

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/errors.h"
 
+#include <stdexcept>
 #include <torch/csrc/Exceptions.h>
 
 #include "session.h"
@@ -50,6 +51,8 @@ void set_python_error() noexcept {
     PyErr_SetString(disk_error_type, numbered(error).c_str());
   } catch (const BudgetError& error) {
     PyErr_SetString(budget_error_type, error.what());
+  } catch (const std::invalid_argument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
   } catch (...) {
     torch::translate_exception_to_python(std::current_exception());
   }

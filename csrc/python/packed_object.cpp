@@ -2,11 +2,11 @@
 #include "python/packed_object.h"
 
 #include <memory>
-#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "hooks.h"
 #include "packed.h"
+#include "python/default_hooks.h"
 #include "python/errors.h"
 #include "python/progress.h"
 
@@ -20,7 +20,7 @@ namespace {
 struct PackedObject {
   PyObject_HEAD Packed* packed;
   PyObject* detached; // a kind of tensor that torchlms passes through: an alias without its graph
-  int64_t version; // of the detached tensor at pack; -1 when it is not tracked
+  VersionPin pin; // of the detached tensor
 };
 
 PyTypeObject packed_type{};
@@ -50,11 +50,6 @@ bool opted_out(PyObject* tensor) {
   return is_out;
 }
 
-int64_t tracked_version(PyObject* tensor) {
-  const at::Tensor& unpacked = THPVariable_Unpack(tensor);
-  return unpacked.is_inference() ? -1 : static_cast<int64_t>(unpacked._version());
-}
-
 PyObject* pack(PyObject*, PyObject* tensor) {
   auto* object = PyObject_New(PackedObject, &packed_type);
   if (!object) {
@@ -62,24 +57,18 @@ PyObject* pack(PyObject*, PyObject* tensor) {
   }
   object->packed = nullptr;
   object->detached = nullptr;
-  object->version = -1;
+  object->pin = VersionPin();
   const py::object owner = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(object));
   try {
-    Tape* tape = current_tape();
-    if (tape) {
-      tape->session().engine().rethrow_error();
-      if (THPVariable_CheckTypeExact(Py_TYPE(tensor))) {
-        object->packed = tape->pack(THPVariable_Unpack(tensor), opted_out(tensor)).release();
-        if (tape->mode() == Tape::Mode::kReactive) {
-          count_recorded(tape->session());
-        }
-      }
-      if (!object->packed) {
-        tape->count_not_planned("kind of tensor");
-      }
+    const at::Tensor& saved = THPVariable_Unpack(tensor);
+    const bool is_plain = THPVariable_CheckTypeExact(Py_TYPE(tensor));
+    object->packed = pack_for_current_scope(saved, is_plain, is_plain && opted_out(tensor)).release();
+    const Tape* tape = current_tape();
+    if (object->packed && tape->mode() == Tape::Mode::kReactive) {
+      count_recorded(tape->session());
     }
     if (!object->packed) {
-      object->version = tracked_version(tensor);
+      object->pin = VersionPin(saved);
       object->detached = PyObject_CallMethodNoArgs(tensor, detach_name);
       if (!object->detached) {
         return nullptr;
@@ -96,16 +85,7 @@ PyObject* unpack(PyObject*, PyObject* self) {
   auto* object = reinterpret_cast<PackedObject*>(self);
   try {
     if (object->detached) {
-      const int64_t version = tracked_version(object->detached);
-      TORCH_CHECK(
-          version == object->version,
-          "one of the variables needed for gradient computation has been modified by an inplace operation: it is at "
-          "version ",
-          version,
-          "; expected version ",
-          object->version,
-          " instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
-          "torch.autograd.set_detect_anomaly(True).");
+      object->pin.check(THPVariable_Unpack(object->detached));
       return PyObject_CallMethodNoArgs(object->detached, detach_name);
     }
     const CopyOut copy_out = copy_out_for_current_node();
@@ -141,9 +121,7 @@ void register_packed_type() {
   }
   opt_out_name = PyUnicode_InternFromString("_do_not_offload");
   detach_name = PyUnicode_InternFromString("detach");
-  set_default_hooks(
-      c10::SafePyObject(PyCFunction_New(&pack_method, nullptr), getPyInterpreter()),
-      c10::SafePyObject(PyCFunction_New(&unpack_method, nullptr), getPyInterpreter()));
+  register_default_hooks(PyCFunction_New(&pack_method, nullptr), PyCFunction_New(&unpack_method, nullptr));
 }
 
 void keep_tensor(const py::object& tensor) {

@@ -297,15 +297,6 @@ Plan load_plan(const py::dict& object, const Trace& trace) {
 
 } // namespace
 
-std::string plan_file_json(Session& session) {
-  const ProgramPtr program = session.latest_program();
-  if (!program) {
-    return {};
-  }
-  return "{\"format\":\"torchlms.plan_file\",\"version\":1,\"plan\":" + program->plan().to_json() +
-      ",\"trace\":" + program->trace().to_json() + "}";
-}
-
 ProgramPtr load_program(const py::dict& trace_object, const py::dict& plan_object) {
   Trace trace = load_trace(trace_object);
   Plan plan = load_plan(plan_object, trace);

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/planning.h"
 
+#include <array>
 #include <c10/util/Exception.h>
+#include <optional>
+#include <pybind11/stl.h>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "plan/candidates.h"
+#include "plan/cost_file.h"
 #include "plan/planner.h"
 #include "plan/simulator.h"
 #include "python/plan_loading.h"
@@ -85,14 +89,30 @@ std::string timeline_json(const Trace& trace, const Plan& plan, const CostModel&
   return json.take();
 }
 
+// Sets the times that TORCHLMS_COSTS gives, and returns its other costs; none when it is not set.
+std::optional<std::array<double, 3>> take_given_costs(Trace& trace) {
+  const auto given = CostFile::from_environment();
+  if (!given) {
+    return std::nullopt;
+  }
+  given->retime(trace);
+  return {{given->costs.out_bytes_per_s, given->costs.in_bytes_per_s, given->costs.latency_us}};
+}
+
 std::string plan_json(
-    const Trace& trace, Bytes budget_bytes, const std::string& policy, double out_rate, double in_rate) {
+    const Trace& trace,
+    Bytes budget_bytes,
+    const std::string& policy,
+    double out_rate,
+    double in_rate,
+    double latency_us) {
   PlanRequest request;
   request.budget_bytes = budget_bytes;
   request.policy = policy_of(policy);
   CostModel costs;
   costs.out_bytes_per_s = out_rate;
   costs.in_bytes_per_s = in_rate;
+  costs.latency_us = latency_us;
   const Plan plan = make_plan(trace, costs, request);
   return R"({"plan":)" + plan.to_json() + R"(,"timeline":)" + timeline_json(trace, plan, costs) + "}";
 }
@@ -112,7 +132,9 @@ void bind_planning(py::module_& m) {
           py::arg("budget_bytes"),
           py::arg("policy"),
           py::arg("out_bytes_per_s"),
-          py::arg("in_bytes_per_s"));
+          py::arg("in_bytes_per_s"),
+          py::arg("latency_us"))
+      .def("take_given_costs", &take_given_costs);
 }
 
 } // namespace torchlms

@@ -5,6 +5,7 @@
 #include <c10/core/DeviceType.h>
 #include <functional>
 
+#include "export.h"
 #include "trace/types.h"
 
 namespace torchlms {
@@ -57,7 +58,7 @@ class Device {
 };
 
 // The device of that type. Throws c10::Error when this build has none.
-Device& device_for(c10::DeviceType type);
+TORCHLMS_EXPORT Device& device_for(c10::DeviceType type);
 // Called once per type, before main or at import.
 void register_device(Device* device);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include "export.h"
 #include "swap/disk_store.h"
 #include "swap/link.h"
 
@@ -13,6 +14,6 @@ struct DiskSpeed {
 
 // Writes `size` bytes through the link to the store and reads them back, nothing else running. Blocks.
 // Throws DiskError.
-DiskSpeed measure_disk(DiskStore& store, Link& link, Bytes size);
+TORCHLMS_EXPORT DiskSpeed measure_disk(DiskStore& store, Link& link, Bytes size);
 
 } // namespace torchlms

@@ -5,13 +5,14 @@
 #include <stdexcept>
 #include <string>
 
+#include "export.h"
 #include "trace/types.h"
 
 namespace torchlms {
 
 // A failed disk operation, with the errno that the caller can act on. what() names the path, the
 // bytes needed and the bytes free.
-class DiskError : public std::runtime_error {
+class TORCHLMS_EXPORT DiskError : public std::runtime_error {
  public:
   DiskError(int code, const std::string& message) : std::runtime_error(message), code_(code) {}
   int code() const noexcept {
@@ -53,7 +54,7 @@ class DiskExtent {
 
 // The disk tier: one unlinked private file, cut into extents. Thread-safe. Calls block; Link runs
 // them on its threads. Failures throw DiskError and leave the store usable.
-class DiskStore {
+class TORCHLMS_EXPORT DiskStore {
  public:
   static constexpr Bytes kAlignment = 4096;
 

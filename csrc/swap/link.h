@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "export.h"
 #include "trace/types.h"
 
 namespace torchlms {
@@ -40,7 +41,7 @@ struct TransferRecord {
 // Thread-safe. Threads start at the first submit. Callbacks run on the link's threads with no lock
 // held; they may call submit, promote and cancel. The destructor cancels what is queued, waits for
 // the chunks in flight, and calls each outstanding done callback; it must not run on a link thread.
-class Link {
+class TORCHLMS_EXPORT Link {
  public:
   struct Options {
     Bytes chunk_bytes = Bytes{4} << 20;

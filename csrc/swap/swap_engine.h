@@ -55,7 +55,7 @@ using StorageStatePtr = std::shared_ptr<StorageState>;
 // the device's allocator. Reads and writes run on the link's threads.
 // On failure to write, the device copy stays and the error is kept for rethrow_error(); on failure to
 // read, acquire() throws and the bytes stay on disk.
-class SwapEngine {
+class TORCHLMS_EXPORT SwapEngine {
  public:
   // Called about every 50 ms while acquire waits; may throw to give up waiting.
   using InterruptFn = std::function<void()>;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "export.h"
 #include "trace/types.h"
 
 namespace torchlms {
@@ -71,7 +72,7 @@ struct StorageRecord {
 };
 
 // One recorded forward + backward, as a plain value. Written by Recorder only. Thread-safety: none.
-struct Trace {
+struct TORCHLMS_EXPORT Trace {
   static constexpr int kFormatVersion = 1;
 
   std::vector<Op> ops;

@@ -166,8 +166,28 @@ def test_the_disk_is_measured_where_no_costs_are_given(
     monkeypatch.setattr(_C, "measure_disk", measure)
     values = trace.plan("min", disk_path=str(tmp_path)).to_dict()
     assert folders == [str(tmp_path)]
-    assert values["costs"] == {"out_bytes_per_s": 3e8, "in_bytes_per_s": 4e8}
+    assert values["costs"] == {
+        "out_bytes_per_s": 3e8,
+        "in_bytes_per_s": 4e8,
+        "latency_us": 100.0,
+    }
     assert values == trace.plan("min", costs=Costs(3e8, 4e8)).to_dict()
+
+
+def test_costs_from_a_file_are_taken_where_none_are_given(
+    trace: TraceFile, no_disk: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "costs.json").write_text('{"out_bytes_per_s": 2e8, "latency_us": 7, "event_us": 3}')
+    monkeypatch.setenv("TORCHLMS_COSTS", str(tmp_path / "costs.json"))
+    values = trace.plan("min").to_dict()
+    assert values["costs"]["out_bytes_per_s"] == 2e8
+    assert values["costs"]["latency_us"] == 7
+    num_events = len(trace.to_dict()["events"])
+    assert values["unlimited_step_us"] == pytest.approx(3 * num_events, rel=0.1)
+    assert trace.plan("min", costs=RATES).to_dict()["costs"]["out_bytes_per_s"] == 1e9
+    (tmp_path / "costs.json").write_text("{broken")
+    with pytest.raises(ValueError, match=r"costs\.json"):
+        trace.plan("min")
 
 
 def test_a_slower_link_never_makes_the_step_faster(trace: TraceFile) -> None:

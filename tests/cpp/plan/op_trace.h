@@ -126,4 +126,23 @@ class OpTrace {
   Bytes base_bytes_ = 0;
 };
 
+// Layers that are saved and used in reverse; the ops take 10 us. The first may not run again.
+inline Trace layers(int count, Bytes size) {
+  OpTrace ops;
+  std::vector<StorageId> ids;
+  for (int i = 0; i < count; ++i) {
+    ids.push_back(ops.storage(size));
+    ops.op(i > 0 ? std::vector{ids[i - 1]} : std::vector<StorageId>(), {ids[i]}, {.is_replayable = i > 0});
+    ops.save(ids[i]);
+    if (i > 0) {
+      ops.drop(ids[i - 1]);
+    }
+  }
+  ops.drop(ids.back()).end_forward();
+  for (auto id = ids.rbegin(); id != ids.rend(); ++id) {
+    ops.unpack(*id).wait(10).free(*id);
+  }
+  return ops.finish();
+}
+
 } // namespace torchlms
