@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # ruff: noqa: N999
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,67 @@ def disabled_enter() -> None: ...
 def disabled_exit() -> None: ...
 def allow_replay(name: str) -> None: ...
 def keep(tensor: torch.Tensor) -> None: ...
+def purity_of(
+    name: str, overload: str, *args: object, **kwargs: object
+) -> tuple[bool, list[int]]: ...
+
+class EventKind:
+    PACK: EventKind
+    DEAD: EventKind
+    UNPACK: EventKind
+    FREE: EventKind
+
+class Recorder:
+    def __init__(self) -> None: ...
+    def add_storage(self, size_bytes: int, is_root: bool) -> int: ...
+    def add_value(
+        self, storage: int, offset_bytes: int, size_bytes: int, version: int, producer: int
+    ) -> int: ...
+    def add_op(
+        self,
+        *,
+        name: str,
+        signature: int,
+        duration_us: float,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        written: Sequence[int],
+        is_replayable: bool,
+        time_us: float,
+        base_bytes: int,
+        base_peak_bytes: int,
+    ) -> int: ...
+    def add_event(
+        self,
+        kind: EventKind,
+        storage: int,
+        *,
+        time_us: float,
+        base_bytes: int,
+        base_peak_bytes: int,
+    ) -> int: ...
+    def set_managed(self, storage: int) -> None: ...
+    def set_opaque(self, storage: int) -> None: ...
+    def set_outlives_step(self, storage: int) -> None: ...
+    def set_changed(self, value: int) -> None: ...
+    def add_packed_bytes(self, storage: int, size_bytes: int) -> None: ...
+    def set_backward_node(self, name: str) -> None: ...
+    def end_forward(self) -> None: ...
+    def finish_json(self, older_bytes: int) -> str: ...
+
+class Trace:
+    def __init__(self, document: dict[str, Any]) -> None: ...
+    def summary_json(self) -> str: ...
+    def plan_json(
+        self,
+        *,
+        budget_bytes: int,
+        policy: str,
+        out_bytes_per_s: float,
+        in_bytes_per_s: float,
+        latency_us: float,
+    ) -> str: ...
+    def take_given_costs(self) -> tuple[float, float, float] | None: ...
 
 class Session:
     def __init__(

@@ -28,6 +28,7 @@ from torchlms.api import (  # noqa: E402
 )
 from torchlms.cmake import cmake_prefix_path  # noqa: E402
 from torchlms.config import Config  # noqa: E402
+from torchlms.dry_run import dry_run  # noqa: E402
 from torchlms.errors import BudgetError, DiskError  # noqa: E402
 from torchlms.wrap import unwrap, wrap  # noqa: E402
 
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "cmake_prefix_path",
     "disabled",
+    "dry_run",
     "keep",
     "offload",
     "recomputable",

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "export.h"
 #include "trace/trace.h"
 
 namespace torchlms {
@@ -30,6 +31,6 @@ std::optional<Gap> swap_gap(const StorageRecord& storage, const Trace& trace);
 std::vector<Candidate> swap_candidates(const Trace& trace);
 
 // Per event, the highest bytes held before it when everything is kept.
-std::vector<Bytes> held_when_kept(const Trace& trace);
+TORCHLMS_EXPORT std::vector<Bytes> held_when_kept(const Trace& trace);
 
 } // namespace torchlms

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "export.h"
 #include "plan/cost_model.h"
 #include "plan/plan.h"
 #include "trace/trace.h"
@@ -30,14 +31,14 @@ struct Floor {
   Bytes bytes = 0;
   EventId event = kNone;
 };
-Floor floor_of(const Trace& trace);
+TORCHLMS_EXPORT Floor floor_of(const Trace& trace);
 
 // Name of the op or autograd node at `event`, for messages.
-std::string name_of_event(const Trace& trace, EventId event);
+TORCHLMS_EXPORT std::string name_of_event(const Trace& trace, EventId event);
 
 // A pure function of its arguments: ties are broken by storage id. When the budget is below the floor the
 // result has fits == false. With budget 0 nothing is kept that the policy may move; kRecompute may then need
 // more than the floor, since it rebuilds all it can.
-Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& request);
+TORCHLMS_EXPORT Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& request);
 
 } // namespace torchlms

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "export.h"
 #include "plan/cost_model.h"
 #include "plan/plan.h"
 #include "trace/trace.h"
@@ -35,7 +36,7 @@ struct Timeline {
 // event at the latest, where compute waits for it; a prefetch takes its memory when it is issued;
 // the first need of a storage that is not there waits. What is recomputed goes at its kDead event and is
 // rebuilt inside its first need, after the wait and the prefetches of that event. Requires: validate(trace, plan) finds no broken position.
-Timeline simulate(const Trace& trace, const Plan& plan, const CostModel& costs);
+TORCHLMS_EXPORT Timeline simulate(const Trace& trace, const Plan& plan, const CostModel& costs);
 
 // The same without the intervals of `recompute`, for a trace that shows what is recomputed already; see
 // RecomputeSchedule. Actions other than swaps are not looked at.

@@ -9,7 +9,9 @@
 #include "python/errors.h"
 #include "python/packed_object.h"
 #include "python/plan_loading.h"
+#include "python/planning.h"
 #include "python/progress.h"
+#include "python/recording.h"
 #include "recompute/purity.h"
 #include "session.h"
 #include "swap/disk_probe.h"
@@ -188,6 +190,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("keep", &keep_tensor, py::arg("tensor"));
   register_exception_translator();
   bind_session(m);
+  bind_planning(m);
+  bind_recording(m);
 }
 
 } // namespace torchlms

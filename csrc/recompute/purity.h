@@ -13,7 +13,7 @@ namespace torchlms {
 
 // What an operator does beside computing its outputs, as far as its schema and the tables in the source
 // tell. A plain value; immutable.
-struct OperatorTraits {
+struct TORCHLMS_EXPORT OperatorTraits {
   enum class Replay : uint8_t {
     kNever, // random, made of nothing, out of order when accumulated, or unknown
     kAlways,
@@ -32,10 +32,10 @@ struct OperatorTraits {
 };
 
 // The arguments that this call writes.
-uint64_t written_args(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> args);
+TORCHLMS_EXPORT uint64_t written_args(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> args);
 // Called again with the same bytes, this call gives the same bytes and changes nothing but its first
 // argument, if that.
-bool is_replayable(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> args);
+TORCHLMS_EXPORT bool is_replayable(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> args);
 
 // The user's word that an operator of a foreign library ("ns::op" or "ns::op.overload") is a function of its inputs.
 TORCHLMS_EXPORT void allow_replay(const std::string& name);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "export.h"
 #include "trace/trace.h"
 
 namespace torchlms {
@@ -26,7 +27,7 @@ struct ObservedOp {
 // Turns what happens in one step into a Trace; its only writer. Called for every op: once the names of
 // the operators have been seen, a call appends to vectors and does nothing else. Thread-safety: none.
 // Owns the trace until finish(). Fails only where a vector cannot grow.
-class Recorder {
+class TORCHLMS_EXPORT Recorder {
  public:
   // entry_bytes: held by the device's allocator at scope entry.
   explicit Recorder(Bytes entry_bytes = 0);
