@@ -141,7 +141,7 @@ def test_each_other_field_reads_its_forms(field: str, value: object, meaning: ob
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("policy", "recompute"),
+        ("policy", "fastest"),
         ("policy", None),
         ("link_limit", "400MB"),
         ("link_limit", "400Mbit/s"),
