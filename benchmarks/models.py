@@ -209,7 +209,7 @@ MODELS = {
     ),
     "densenet121": Entry(densenet121, {"batch": 8, "size": 160}, {"batch": 4, "size": 128}, (0.4,)),
     "deeplabv3": Entry(deeplabv3, {"batch": 4, "size": 160}, {"batch": 8, "size": 128}, (0.6,)),
-    "unet3d": Entry(unet3d, {"size": 96}, {"size": 64}, (0.6,)),
+    "unet3d": Entry(unet3d, {"size": 96}, {"size": 96}, (0.6,)),
     "gpt-512": Entry(
         gpt,
         {"batch": 4, "length": 512, "num_blocks": 6, "width": 256},

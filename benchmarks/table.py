@@ -38,6 +38,7 @@ QUICK = {
     "methods": (CHECKPOINT, SELECTIVE, *POLICIES),
     "budgets": (0.6,),
     "links": (UNLIMITED,),
+    "steps": 3,
 }
 
 
@@ -139,19 +140,19 @@ def _opened(jobs: Sequence[Job]) -> Iterator[list[Contender]]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argument_parser(__doc__)
-    default = "default: %(default)s"
     choices = {"models": tuple(MODELS), "methods": METHODS}
     for name, possible in choices.items():
         parser.add_argument(f"--{name}", nargs="+", choices=possible, metavar="NAME")
     parser.add_argument("--budgets", nargs="+", type=float, help="fractions of plain's peak")
     parser.add_argument("--links", nargs="+", help=f"link limits, or {UNLIMITED!r}")
-    parser.add_argument("--steps", type=int, default=5, help=f"interleaved, per cell; {default}")
+    parser.add_argument("--steps", type=int, help="interleaved, per cell")
     arguments = parser.parse_args()
     full = {
         "models": [name for name, entry in MODELS.items() if entry.is_default],
         "methods": METHODS,
         "budgets": None,  # each model has its own
         "links": LINKS,
+        "steps": 5,
     }
     for name, value in (QUICK if arguments.quick else full).items():
         if getattr(arguments, name) is None:
