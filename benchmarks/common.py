@@ -54,7 +54,7 @@ class Cell:
     ) -> None:
         spawning = multiprocessing.get_context("spawn")
         self._executor = ProcessPoolExecutor(1, mp_context=spawning)
-        with _environment(environment or {}):
+        with _environment(environment) if environment else contextlib.nullcontext():
             made = self._executor.submit(_make_subject, make, args)
         try:
             made.result()

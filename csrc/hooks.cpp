@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "hooks.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 #include <atomic>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -64,6 +65,9 @@ const OpName* name_of(const at::RecordFunction& fn) {
       known.op = std::make_unique<OpName>();
       known.op->name = known.overload.empty() ? known.name : known.name + "." + known.overload;
       known.op->signature = signature_of(known.op->name);
+      if (const auto handle = c10::Dispatcher::singleton().findSchema(*fn.operator_name())) {
+        known.op->traits.emplace(*handle);
+      }
     }
   }
   return known.op.get();
@@ -83,12 +87,17 @@ void observe(bool ends);
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (!scope.tape || scope.is_busy || scope.num_disabled > 0 || in_forked_child() ||
-      !c10::GradMode::is_enabled() ||
       c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradFunctionality)) {
     return nullptr;
   }
   const OpName* op = name_of(fn);
   if (!op) {
+    return nullptr;
+  }
+  if (!c10::GradMode::is_enabled()) {
+    if (op->traits && op->traits->written_args != 0) {
+      scope.tape->note_unseen_write(*op->traits, fn.inputs());
+    }
     return nullptr;
   }
   if (scope.num_frames > 0) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "packed.h"
 
-#include <c10/core/DispatchKeySet.h>
 #include <cstring>
 
 #include "forked.h"
@@ -16,53 +15,6 @@ namespace torchlms {
 // that refers to its own graph would never be freed. It owns a share in a StorageState, which owns one
 // c10::Storage, and rebuilds a tensor from geometry at each unpack. The version counter is shared with
 // the program's tensor, so in-place changes after the pack are seen at unpack, as in plain PyTorch.
-
-View::View(const at::Tensor& tensor)
-    : sizes(tensor.sizes().begin(), tensor.sizes().end()),
-      strides(tensor.strides().begin(), tensor.strides().end()),
-      storage_offset(tensor.storage_offset()),
-      dtype(tensor.dtype()),
-      device(tensor.device()),
-      is_conj(tensor.is_conj()),
-      is_neg(tensor.is_neg()) {}
-
-at::Tensor View::over(c10::Storage storage) const {
-  c10::DispatchKeySet keys(c10::computeDispatchKey(c10::typeMetaToScalarType(dtype), c10::kStrided, device));
-  if (is_conj) {
-    keys = keys.add(c10::DispatchKey::Conjugate);
-  }
-  if (is_neg) {
-    keys = keys.add(c10::DispatchKey::Negative);
-  }
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, dtype);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, storage_offset);
-  return tensor;
-}
-
-at::Tensor View::copy_of(const c10::Storage& storage) const {
-  View own = *this;
-  own.storage_offset = 0;
-  const Bytes span = span_bytes();
-  c10::Storage copy(
-      c10::Storage::use_byte_size_t(), static_cast<size_t>(span), c10::GetAllocator(device.type()), true);
-  if (span > 0) {
-    const Bytes offset = storage_offset * static_cast<Bytes>(dtype.itemsize());
-    std::memcpy(
-        copy.mutable_data(), static_cast<const char*>(storage.data()) + offset, static_cast<size_t>(span));
-  }
-  return own.over(std::move(copy));
-}
-
-Bytes View::span_bytes() const {
-  int64_t last = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) {
-      return 0;
-    }
-    last += (sizes[i] - 1) * strides[i];
-  }
-  return (last + 1) * static_cast<Bytes>(dtype.itemsize());
-}
 
 Packed::Packed(std::shared_ptr<Tape> tape, StorageStatePtr state, StorageId storage, const at::Tensor& tensor)
     : tape_(std::move(tape)), state_(std::move(state)), storage_(storage), view_(tensor) {

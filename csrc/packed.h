@@ -6,30 +6,13 @@
 #include <memory>
 
 #include "export.h"
+#include "recompute/view.h"
 #include "swap/swap_engine.h"
 #include "trace/types.h"
 
 namespace torchlms {
 
 class Tape;
-
-// A saved tensor's geometry over its storage, strides exact.
-struct View {
-  explicit View(const at::Tensor& tensor);
-  // A fresh tensor over `storage` with this geometry, no autograd state.
-  at::Tensor over(c10::Storage storage) const;
-  // The same over bytes of its own, strides exact. Requires: the device's memory is host memory.
-  at::Tensor copy_of(const c10::Storage& storage) const;
-  Bytes span_bytes() const; // from the first to the last element
-
-  c10::SmallVector<int64_t, 5> sizes;
-  c10::SmallVector<int64_t, 5> strides;
-  int64_t storage_offset;
-  caffe2::TypeMeta dtype;
-  c10::Device device;
-  bool is_conj;
-  bool is_neg;
-};
 
 // When unpack hands out a copy of its own instead of a tensor over the saved storage.
 enum class CopyOut : uint8_t {

@@ -22,6 +22,36 @@ Program::Program(Trace trace, Plan plan, std::vector<uint64_t> geometry, Bytes e
       geometry_(std::move(geometry)),
       entry_bytes_(entry_bytes),
       only_watches_(plan_.moves_nothing() && has_room && !geometry_.empty()) {
+  attach_swaps();
+  attach_regions();
+}
+
+void Program::attach_regions() {
+  const bool recomputes = std::any_of(plan_.actions.begin(), plan_.actions.end(), [](const Action& action) {
+    return action.kind == ActionKind::kRecompute;
+  });
+  if (!recomputes) {
+    return;
+  }
+  const Regions regions(trace_);
+  is_captured_.resize(trace_.ops.size());
+  is_held_.resize(trace_.storages.size());
+  for (size_t i = 0; i < plan_.actions.size(); ++i) {
+    const auto id = static_cast<StorageId>(i);
+    if (!this->recomputes(id)) {
+      continue;
+    }
+    const Region& region = regions_.emplace(id, *regions.of(id)).first->second;
+    for (const OpId op : region.ops) {
+      is_captured_[op] = true;
+    }
+    for (const StorageId leaf : region.leaves) {
+      is_held_[leaf] = is_held_[leaf] || trace_.storages[leaf].num_packs == 0;
+    }
+  }
+}
+
+void Program::attach_swaps() {
   std::vector<int32_t> ops_until(trace_.events.size()); // events [0, i] include so many ops
   std::vector<int32_t> unpacks_until(trace_.events.size());
   int32_t num_ops = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "export.h"
 #include "plan/plan.h"
+#include "plan/regions.h"
 #include "trace/trace.h"
 
 namespace torchlms {
@@ -43,6 +45,22 @@ class TORCHLMS_EXPORT Program {
     return plan_.actions[storage].kind == ActionKind::kSwap;
   }
 
+  bool recomputes(StorageId storage) const {
+    return plan_.actions[storage].kind == ActionKind::kRecompute;
+  }
+  // What makes it again. Requires: recomputes(storage).
+  const Region* region(StorageId storage) const {
+    return &regions_.at(storage);
+  }
+  // A region runs this op again.
+  bool captures(OpId op) const {
+    return op < static_cast<OpId>(is_captured_.size()) && is_captured_[op];
+  }
+  // A region reads it, and autograd does not save it.
+  bool holds(StorageId storage) const {
+    return storage < static_cast<StorageId>(is_held_.size()) && is_held_[storage];
+  }
+
   // The plan file: plan and trace.
   std::string to_json() const;
 
@@ -59,12 +77,18 @@ class TORCHLMS_EXPORT Program {
   Ids swap_ins_after(int32_t num_unpacks) const;
 
  private:
+  void attach_swaps();
+  void attach_regions();
+
   Trace trace_;
   Plan plan_;
   std::vector<uint64_t> geometry_;
   Bytes entry_bytes_;
   bool only_watches_;
   std::vector<StorageId> unpacked_;
+  std::map<StorageId, Region> regions_; // of the storages that are recomputed
+  std::vector<bool> is_captured_; // by OpId; empty: none
+  std::vector<bool> is_held_; // by StorageId; empty: none
   // Sorted by the first member.
   std::vector<std::pair<int32_t, StorageId>> op_releases_;
   std::vector<std::pair<int32_t, StorageId>> unpack_releases_;

@@ -37,6 +37,22 @@ std::unique_ptr<SwapEngine> make_engine(const SessionOptions& options) {
 
 } // namespace
 
+const char* to_string(Policy policy) {
+  switch (policy) {
+    case Policy::kAuto:
+      return "auto";
+    case Policy::kSwap:
+      return "swap";
+    case Policy::kRecompute:
+      return "recompute";
+    case Policy::kHybrid:
+      return "hybrid";
+    case Policy::kOff:
+      return "off";
+  }
+  return "";
+}
+
 std::string Session::current_operation() {
   auto* namer = operation_namer.load();
   return namer ? namer() : std::string();
@@ -215,7 +231,7 @@ std::vector<std::pair<int, std::string>> Session::take_log() {
   return std::exchange(log_, {});
 }
 
-void Session::finish_open_steps() {
+bool Session::finish_open_steps() {
   std::vector<TapePtr> alive;
   {
     const std::lock_guard lock(mutex_);
@@ -232,13 +248,16 @@ void Session::finish_open_steps() {
       return is_gone;
     });
   }
+  bool awaits_backward = false;
   for (const TapePtr& tape : alive) {
     tape->finish_step();
+    awaits_backward = awaits_backward || tape->awaits_backward();
   }
+  return awaits_backward;
 }
 
 TapePtr Session::open_tape() {
-  finish_open_steps();
+  const bool overlaps = finish_open_steps();
   engine_->rethrow_error();
   if (is_off()) {
     const std::lock_guard lock(mutex_);
@@ -249,6 +268,7 @@ TapePtr Session::open_tape() {
   }
   take_device();
   const std::lock_guard lock(mutex_);
+  passes_overlap_ = passes_overlap_ || overlaps;
   if (num_open_ == 0) {
     note_peak(device_.take_peaks().held); // the optimizer's, since the last event
     learn_all();

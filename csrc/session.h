@@ -22,7 +22,8 @@
 
 namespace torchlms {
 
-enum class Policy : uint8_t { kAuto, kSwap, kOff };
+enum class Policy : uint8_t { kAuto, kSwap, kRecompute, kHybrid, kOff };
+TORCHLMS_EXPORT const char* to_string(Policy policy);
 
 struct SessionOptions {
   std::string name; // for messages: the settings as the user wrote them
@@ -112,7 +113,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   void apply_budget();
   bool reclaim(Bytes needed);
   std::string describe(Bytes requested);
-  void finish_open_steps();
+  bool finish_open_steps(); // whether a forward pass has had no backward yet
 
   // All below in session_steps.cpp; mutex_ held.
   void learn_all();
@@ -149,6 +150,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   std::vector<ProgramPtr> programs_; // most recent first
   bool has_loaded_plan_ = false; // from a file: steps must follow it
   bool records_next_ = false; // the last step left a watched program: hooks on, whatever is planned
+  bool passes_overlap_ = false; // forwards before one backward: what fits alone may not fit together
   bool warned_changed_ = false;
   std::string broken_plan_; // where the step left a loaded plan; raised at the next scope entry
   CostModel costs_;

@@ -18,6 +18,21 @@ constexpr size_t kMostPrograms = 8;
 constexpr double kTolerance = 0.05; // a plan whose time is further off is made once more
 constexpr Bytes kEnoughBytes = Bytes{32} << 20; // transfers that a bandwidth can be told from
 
+PlanPolicy plan_policy(Policy policy) {
+  switch (policy) {
+    case Policy::kSwap:
+      return PlanPolicy::kSwap;
+    case Policy::kRecompute:
+      return PlanPolicy::kRecompute;
+    case Policy::kHybrid:
+      return PlanPolicy::kHybrid;
+    case Policy::kAuto:
+    case Policy::kOff:
+      break;
+  }
+  return PlanPolicy::kAuto;
+}
+
 double median(std::vector<double> samples) {
   const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
   std::nth_element(samples.begin(), middle, samples.end());
@@ -60,7 +75,7 @@ void Session::learn(Tape::Outcome& outcome) {
     const uint64_t signature = outcome.followed->trace().signature();
     remember(outcome.followed);
     if (!outcome.was_watched) {
-      measured_us_[signature].push_back(outcome.step_us + outcome.stall_us);
+      measured_us_[signature].push_back(outcome.step_us + outcome.stall_us + outcome.recompute_us);
     }
   }
   publish(outcome);
@@ -127,7 +142,7 @@ void Session::publish(const Tape::Outcome& outcome) {
   }
   report.step = num_steps_;
   report.state = outcome.followed ? "executing" : "recording";
-  report.policy = options_.policy == Policy::kAuto ? "auto" : "swap";
+  report.policy = to_string(options_.policy);
   report.peak_bytes = std::max<Bytes>(report.peak_bytes, step_peak_ + external_bytes_);
   const Trace& trace = outcome.was_watched ? outcome.followed->trace() : outcome.trace;
   if (outcome.is_complete || outcome.was_watched) {
@@ -136,9 +151,11 @@ void Session::publish(const Tape::Outcome& outcome) {
   }
   report.kept_bytes += outcome.was_watched ? trace.saved_bytes() : outcome.kept_bytes;
   report.swapped_bytes += outcome.swapped_bytes;
+  report.recomputed_bytes += outcome.recomputed_bytes;
   report.saved_bytes = report.kept_bytes + report.swapped_bytes + report.recomputed_bytes;
   report.deduplicated_bytes += outcome.deduplicated_bytes;
   report.stall_us += outcome.stall_us;
+  report.recompute_us += outcome.recompute_us;
   report.plan_us = plan_us_;
   add(report.out, link_use(link.stats(Direction::kOut)));
   add(report.in, link_use(link.stats(Direction::kIn)));
@@ -149,6 +166,7 @@ void Session::publish(const Tape::Outcome& outcome) {
     const Plan& plan = outcome.followed->plan();
     report.predicted_peak_bytes = plan.predicted_peak_bytes;
     report.predicted_step_us = plan.predicted_step_us;
+    report.lower_bound_us = plan.lower_bound_us;
     report.floor_bytes = plan.floor_bytes;
     report.floor_op = plan.floor_op;
     const auto measured = measured_us_.find(outcome.followed->trace().signature());
@@ -194,9 +212,10 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
   PlanRequest request;
   request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_;
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
+  request.policy = plan_policy(options_.policy);
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
-  const bool has_room =
-      !options_.verify && static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
+  const bool has_room = !options_.verify && !passes_overlap_ &&
+      static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
   if (!has_room) {
     measure_link();
   }
@@ -267,7 +286,7 @@ Report Session::report() {
   report.disk_written_total_bytes = stats.swapped_out_bytes;
   report.num_evictions = stats.num_evictions;
   if (report.policy.empty()) {
-    report.policy = options_.policy == Policy::kAuto ? "auto" : "swap";
+    report.policy = to_string(options_.policy);
   }
   return report;
 }

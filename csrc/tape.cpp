@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "recompute/each_tensor.h"
 #include "session.h"
 #include "signature.h"
 
@@ -39,17 +40,6 @@ uint64_t mix_geometry(uint64_t hash, const at::Tensor& tensor) {
   return hash;
 }
 
-Bytes span_bytes(const at::Tensor& tensor) {
-  int64_t last = 0;
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    if (tensor.size(i) == 0) {
-      return 0;
-    }
-    last += (tensor.size(i) - 1) * tensor.stride(i);
-  }
-  return (last + 1) * static_cast<Bytes>(tensor.itemsize());
-}
-
 } // namespace
 
 Tape::Tape(std::shared_ptr<Session> session, std::vector<ProgramPtr> candidates, bool records)
@@ -76,7 +66,7 @@ Tape::Mode Tape::mode() const {
 
 double Tape::now_us() const {
   const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start_;
-  return elapsed.count() - (engine_.stall_us() - start_stall_us_);
+  return elapsed.count() - (engine_.stall_us() - start_stall_us_) - recompute_us_;
 }
 
 void Tape::sample_memory(Bytes* base, Bytes* base_peak) {
@@ -85,7 +75,7 @@ void Tape::sample_memory(Bytes* base, Bytes* base_peak) {
   *base = device_.held_bytes() - device_.managed_bytes();
   *base_peak = std::max(peaks.base, *base);
   const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start_;
-  memory_.emplace_back(elapsed.count(), peaks.held);
+  memory_.emplace_back(elapsed.count(), std::max(peaks.held, std::exchange(replay_peak_, 0)));
 }
 
 void Tape::add_event(EventKind kind, StorageId id) {
@@ -106,58 +96,6 @@ bool Tape::is_plain(const at::Tensor& tensor) const {
       !impl->is_python_dispatch() && !is_named(tensor) && !impl->has_symbolic_sizes_strides();
 }
 
-StorageId Tape::id_of(const at::Tensor& tensor) {
-  const c10::Storage& storage = tensor.storage();
-  const auto [entry, is_new] =
-      ids_.emplace(storage.unsafeGetStorageImpl(), static_cast<StorageId>(slots_.size()));
-  if (is_new) {
-    const Device::Block block = device_.block_of(storage.data());
-    const Bytes size = block.bytes > 0 ? block.bytes : static_cast<Bytes>(storage.nbytes());
-    const bool is_root = block.bytes == 0 || block.serial < start_serial_;
-    recorder_.add_storage(size, is_root);
-    if (block.bytes == 0 && size > 0) {
-      session_->note_external(storage);
-    }
-    Slot& slot = slots_.emplace_back(storage.getWeakStorageImpl());
-    slot.size_bytes = size;
-    slot.is_root = is_root;
-  }
-  return entry->second;
-}
-
-ValueId Tape::value_of(const at::Tensor& tensor, OpId producer) {
-  const StorageId id = id_of(tensor);
-  const auto* impl = tensor.unsafeGetTensorImpl();
-  const uint32_t version = tensor.is_inference() ? 0 : impl->version_counter().current_version();
-  const Bytes offset = tensor.storage_offset() * static_cast<Bytes>(tensor.itemsize());
-  const Bytes size = span_bytes(tensor);
-  auto& values = slots_[id].values;
-  for (auto value = values.rbegin(); value != values.rend(); ++value) {
-    if (value->impl == impl && value->version == version && value->offset == offset && value->size == size) {
-      return value->id;
-    }
-  }
-  const ValueId value = recorder_.add_value(id, offset, size, static_cast<int32_t>(version), producer);
-  values.push_back({impl, version, offset, size, value});
-  return value;
-}
-
-template <class F>
-void Tape::for_each_tensor(const c10::IValue& value, const F& visit) {
-  if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
-    if (tensor.defined()) {
-      visit(tensor);
-    }
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      if (element.isTensor() && element.toTensor().defined()) {
-        visit(element.toTensor());
-      }
-    }
-  }
-}
-
 bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   States to_wait;
   bool stays = true;
@@ -165,7 +103,7 @@ bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
     const std::lock_guard lock(mutex_);
     uint64_t geometry = mix(running_geometry_, frame.op->signature);
     for (const c10::IValue& input : inputs) {
-      for_each_tensor(input, [&](const at::Tensor& tensor) {
+      for_each_tensor(input, [&](int, const at::Tensor& tensor) {
         if (is_plain(tensor)) {
           geometry = mix_geometry(geometry, tensor);
         }
@@ -181,15 +119,7 @@ bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
     }
     geometry_.push_back(geometry);
     frame.signature = mix(frame.op->signature, geometry);
-    frame.inputs.clear();
-    for (const c10::IValue& input : inputs) {
-      for_each_tensor(input, [&](const at::Tensor& tensor) {
-        if (is_plain(tensor)) {
-          frame.inputs.push_back(value_of(tensor, kNone));
-          frame.signature = mix(frame.signature, static_cast<uint64_t>(frame.inputs.back()));
-        }
-      });
-    }
+    read_arguments(frame, inputs);
     poll_deaths(to_wait);
     if (mode_ == Mode::kFollowing) {
       collect(program_->releases_before_op(num_ops_), to_wait);
@@ -210,22 +140,31 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
     const std::lock_guard lock(mutex_);
     frame.outputs.clear();
     for (const c10::IValue& output : outputs) {
-      for_each_tensor(output, [&](const at::Tensor& tensor) {
+      for_each_tensor(output, [&](int, const at::Tensor& tensor) {
         if (is_plain(tensor)) {
           frame.outputs.push_back(value_of(tensor, num_ops_));
+        } else {
+          frame.is_replayable = false;
         }
       });
+    }
+    find_written(frame);
+    if (frame.record) {
+      frame.record->set_outputs(outputs, [this](const at::Tensor& tensor) { return id_of(tensor); });
+      records_[num_ops_] = std::move(frame.record);
     }
     Bytes base = 0;
     Bytes base_peak = 0;
     last_event_us_ = now_us();
     sample_memory(&base, &base_peak);
     recorder_.add_op(
-        frame.op->name,
-        mix(frame.signature, running_packs_),
-        duration.count(),
-        frame.inputs,
-        frame.outputs,
+        {.name = frame.op->name,
+         .signature = mix(frame.signature, running_packs_),
+         .duration_us = duration.count(),
+         .inputs = frame.inputs,
+         .outputs = frame.outputs,
+         .written = frame.written,
+         .is_replayable = frame.is_replayable},
         last_event_us_,
         base,
         base_peak);
@@ -258,8 +197,8 @@ void Tape::poll_deaths(States& to_wait) {
   auto alive = awaiting_death_.begin();
   for (const StorageId id : awaiting_death_) {
     const Slot& slot = slots_[id];
-    if (!slot.state) {
-      continue; // its handles died first
+    if (slot.num_handles == 0) {
+      continue; // they died first
     }
     if (slot.storage.use_count() == 1) {
       died(id, to_wait);
@@ -280,6 +219,8 @@ void Tape::died(StorageId id, States& to_wait) {
   if (mode_ == Mode::kFollowing) {
     if (program_->swaps(id)) {
       engine_.swap_out(slot.state);
+    } else if (program_->recomputes(id)) {
+      drop(id);
     }
   } else if (session_->holds_minimum() && !forward_ended_) {
     if (engine_.swap_out(slot.state)) {

@@ -16,6 +16,7 @@
 #include "export.h"
 #include "packed.h"
 #include "program.h"
+#include "recompute/op_record.h"
 #include "swap/swap_engine.h"
 #include "trace/recorder.h"
 
@@ -27,6 +28,7 @@ class Session;
 struct OpName {
   std::string name; // "aten::convolution"
   uint64_t signature = 0;
+  std::optional<OperatorTraits> traits; // unless the dispatcher does not know it
 };
 
 // An op that has started and not ended. Reused, so that steady state allocates nothing.
@@ -37,6 +39,18 @@ struct OpFrame {
   std::chrono::steady_clock::time_point start;
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
+  std::vector<ValueId> written; // at first the arguments that it writes, as they were before
+  bool is_replayable = false;
+  std::shared_ptr<OpRecord> record; // where the plan may want to run it again
+};
+
+// How a dropped storage is made again. Immutable.
+struct Rebuild {
+  const Region* region = nullptr; // in the program
+  ProgramPtr program;
+  std::vector<OpRecordPtr> records; // by position in Region::ops
+
+  size_t last_made(StorageId id) const; // position of the last op that made it or wrote it
 };
 
 // One entry of a scope (one forward) and the backwards through it: it writes the trace, follows the
@@ -70,6 +84,9 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   // ... has returned. Not for composites nor failed ops.
   void op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs);
 
+  // An op that is no part of the trace (gradients are off) writes the arguments that `traits` says.
+  void note_unseen_write(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> inputs);
+
   // Takes a share in the tensor's storage. Null when it is not a kind of tensor that torchlms
   // handles (not_planned is counted): the caller keeps such a tensor itself.
   std::unique_ptr<Packed> pack(const at::Tensor& tensor, bool keep);
@@ -79,6 +96,8 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
 
   // The scope was left: from here on there are unpacks and frees only, as far as we see.
   void end_forward();
+  // The forward pass is over, its graph is alive, and nothing was unpacked.
+  bool awaits_backward() const;
   // The step ended with handles alive (retain_graph): what was recorded so far is the step.
   void finish_step();
 
@@ -97,9 +116,11 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
     bool was_watched = false; // no pack was
     Bytes kept_bytes = 0;
     Bytes swapped_bytes = 0;
+    Bytes recomputed_bytes = 0;
     Bytes deduplicated_bytes = 0;
-    double step_us = 0;
+    double step_us = 0; // neither waiting for the link nor replaying
     double stall_us = 0;
+    double recompute_us = 0;
     std::map<std::string, int64_t> not_planned;
     std::vector<std::pair<double, Bytes>> memory; // per event: wall time, highest held since the last
     int64_t link_start_us = 0; // of the scope entry on the link's clock
@@ -109,6 +130,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
  private:
   struct KnownValue {
     const c10::TensorImpl* impl;
+    c10::VariableVersion counter;
     uint32_t version;
     Bytes offset;
     Bytes size;
@@ -118,25 +140,33 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
     explicit Slot(c10::weak_intrusive_ptr<c10::StorageImpl> storage) : storage(std::move(storage)) {}
 
     c10::weak_intrusive_ptr<c10::StorageImpl> storage; // keeps the address from being reused
-    StorageStatePtr state; // set at the first pack, cleared when the last handle died
+    StorageStatePtr state; // set at the first pack, cleared when nobody wants the bytes any more
     int num_handles = 0;
+    int num_needs = 0; // dropped storages whose replays read this one; see Note [Needs]
+    c10::Storage held; // for them, when autograd did not save it
+    std::shared_ptr<Rebuild> rebuild; // set while it is dropped
     bool is_root = false; // was alive at scope entry
     bool is_dead = false; // the program dropped it
     bool was_freed = false; // its last handle died
     bool is_kept = false; // by the user's wish
     bool was_swapped = false;
+    bool was_dropped = false;
+    bool is_opaque = false; // written by something that is no op of the trace
     Bytes size_bytes = 0;
     Bytes packed_bytes = 0;
     std::optional<uint64_t> checksum; // of all bytes, at the end of the op that saved it last
     std::vector<KnownValue> values;
   };
   using States = c10::SmallVector<StorageStatePtr, 4>;
+  // What is freed once mutex_ is.
+  struct Doomed {
+    std::vector<StorageStatePtr> states;
+    std::vector<c10::Storage> storages;
+  };
 
   bool is_plain(const at::Tensor& tensor) const;
   StorageId id_of(const at::Tensor& tensor);
   ValueId value_of(const at::Tensor& tensor, OpId producer);
-  template <class F>
-  static void for_each_tensor(const c10::IValue& value, const F& visit);
 
   // All below: mutex_ held.
   double now_us() const;
@@ -154,8 +184,24 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   void prefetch_planned();
   void prefetch_reactive(StorageId current);
   bool swap_in_now(StorageId id);
+  void read_arguments(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs);
+  void find_written(OpFrame& frame) const;
+  void record_ends();
+  void capture(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs);
+  void drop(StorageId id);
+  std::shared_ptr<Rebuild> rebuild_of(StorageId id);
+  std::vector<StorageId> dropped_closure(StorageId id) const;
+  void release_need(StorageId id, Doomed& doomed);
+  void release_if_unwanted(StorageId id, Doomed& doomed);
+  void release_idle(Doomed& doomed);
   bool is_over() const;
   Outcome take_outcome();
+
+  // mutex_ not held.
+  void rebuild(StorageId id, const SwapEngine::InterruptFn& interrupt);
+  void rebuild_one(StorageId id, const SwapEngine::InterruptFn& interrupt);
+  void replay(const Rebuild& rebuild, Storages& storages) const;
+  void discard(const Doomed& doomed);
 
   const std::shared_ptr<Session> session_;
   SwapEngine& engine_;
@@ -165,6 +211,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   const int64_t start_link_us_;
   const uint64_t start_serial_; // blocks with a smaller serial were alive at scope entry
 
+  std::mutex replay_mutex_; // one replay at a time; taken before mutex_
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   Mode mode_ = Mode::kReactive;
@@ -188,6 +235,9 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   bool is_finished_ = false;
   double forward_us_ = 0;
   double last_event_us_ = 0;
+  double recompute_us_ = 0;
+  Bytes replay_peak_ = 0; // held during replays since the last event
+  ska::flat_hash_map<OpId, OpRecordPtr> records_; // of this forward pass
   std::deque<StorageId> pending_swap_ins_; // planned prefetches that found no memory yet
   std::vector<StorageId> packed_order_; // managed storages as they were packed
   size_t prefetch_cursor_ = 0; // reactive prefetch: backward has come down to here in packed_order_

@@ -10,10 +10,14 @@ namespace torchlms {
 c10::Storage Tape::unpack(
     StorageId id, const StorageStatePtr& state, const SwapEngine::InterruptFn& interrupt) {
   States to_wait;
+  Doomed idle;
   bool is_late = false;
   {
     const std::lock_guard lock(mutex_);
     poll_deaths(to_wait);
+    if (num_unpacks_ == 0) {
+      release_idle(idle);
+    }
     to_wait.clear(); // backward does not wait for blocks that only now became free to go
     begin_backward();
     add_event(EventKind::kUnpack, id);
@@ -43,6 +47,9 @@ c10::Storage Tape::unpack(
   }
   for (const StorageStatePtr& releasing : to_wait) {
     engine_.wait_swapped_out(releasing);
+  }
+  if (engine_.residency(state) == Residency::kDropped) {
+    rebuild(id, interrupt);
   }
   c10::Storage storage = engine_.acquire(state, interrupt);
   {
@@ -74,7 +81,7 @@ bool Tape::is_ready(StorageId id) const {
 bool Tape::has_other_readers(StorageId id, const c10::Storage& storage) const {
   const std::lock_guard lock(mutex_);
   // Two references are ours: the state's and the caller's.
-  return slots_[id].num_handles > 1 || storage.use_count() > 2;
+  return slots_[id].num_handles > 1 || slots_[id].num_needs > 0 || storage.use_count() > 2;
 }
 
 void Tape::prefetch_planned() {
@@ -117,26 +124,27 @@ bool Tape::swap_in_now(StorageId id) {
 
 void Tape::handle_died(StorageId id) {
   bool ended = false;
-  StorageStatePtr doomed;
+  Doomed doomed;
   {
     const std::lock_guard lock(mutex_);
     Slot& slot = slots_[id];
     --num_handles_;
     if (--slot.num_handles == 0) {
-      slot.was_swapped = engine_.was_swapped(slot.state);
       add_event(EventKind::kFree, id);
-      doomed = std::move(slot.state);
-      slot.state = nullptr;
       slot.was_freed = true;
+      release_if_unwanted(id, doomed);
     }
     ended = is_over();
   }
-  if (doomed) {
-    engine_.discard(doomed);
-  }
+  discard(doomed);
   if (ended) {
     finish_step();
   }
+}
+
+bool Tape::awaits_backward() const {
+  const std::lock_guard lock(mutex_);
+  return forward_ended_ && num_unpacks_ == 0 && num_handles_ > 0;
 }
 
 bool Tape::is_over() const {
@@ -162,21 +170,26 @@ Tape::Outcome Tape::take_outcome() {
   Outcome outcome;
   for (Slot& slot : slots_) {
     slot.was_swapped = slot.was_swapped || (slot.state && engine_.was_swapped(slot.state));
+    slot.was_dropped = slot.was_dropped || (slot.state && engine_.was_dropped(slot.state));
     if (slot.packed_bytes == 0) {
       continue;
     }
-    (slot.was_swapped ? outcome.swapped_bytes : outcome.kept_bytes) += slot.size_bytes;
+    (slot.was_dropped       ? outcome.recomputed_bytes
+         : slot.was_swapped ? outcome.swapped_bytes
+                            : outcome.kept_bytes) += slot.size_bytes;
     outcome.deduplicated_bytes += std::max<Bytes>(0, slot.packed_bytes - slot.size_bytes);
   }
   const bool followed = mode_ == Mode::kFollowing || mode_ == Mode::kWatching;
   outcome.followed = followed ? program_ : nullptr;
   outcome.is_complete = !is_partial_;
   outcome.was_watched = mode_ == Mode::kWatching;
+  record_ends();
   outcome.trace = recorder_.finish();
   outcome.geometry = std::move(geometry_);
   outcome.step_us = last_event_us_;
   outcome.forward_us = forward_us_;
   outcome.stall_us = engine_.stall_us() - start_stall_us_;
+  outcome.recompute_us = recompute_us_;
   outcome.not_planned = std::move(not_planned_);
   outcome.memory = std::move(memory_);
   outcome.link_start_us = start_link_us_;

@@ -56,8 +56,14 @@ void Tape::follow(uint64_t prefix) {
 void Tape::switch_to(ProgramPtr program) {
   program_ = std::move(program);
   for (size_t id = 0; id < slots_.size(); ++id) {
-    if (slots_[id].is_dead && slots_[id].state && program_->swaps(static_cast<StorageId>(id))) {
+    const auto storage = static_cast<StorageId>(id);
+    if (!slots_[id].is_dead || slots_[id].num_handles == 0 || slots_[id].rebuild) {
+      continue;
+    }
+    if (program_->swaps(storage)) {
       engine_.swap_out(slots_[id].state);
+    } else if (program_->recomputes(storage)) {
+      drop(storage);
     }
   }
 }

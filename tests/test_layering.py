@@ -26,7 +26,8 @@ FORBIDDEN = r"<torch/extension\.h>|<torch/all\.h>|<torch/torch\.h>|<ATen/ATen\.h
 PLAIN = rf'"(trace|plan)/.+"|{EXPORT}|{STD}'
 SWAP = rf'"swap/.+"|"trace/types\.h"|{EXPORT}|{STD}|{POSIX}|{C10}'
 CPU = rf'"cpu/.+"|"swap/device\.h"|"trace/types\.h"|{EXPORT}|{STD}|{POSIX}|{C10}'
-SESSION = rf'"(trace|plan|swap|cpu)/.+"|"(?!hook)\w+\.h"|{STD}|{POSIX}|{C10}|{ATEN}'
+RECOMPUTE = rf'"recompute/.+"|"trace/types\.h"|{EXPORT}|{STD}|{C10}|{ATEN}'
+SESSION = rf'"(trace|plan|swap|recompute|cpu)/.+"|"(?!hook)\w+\.h"|{STD}|{POSIX}|{C10}|{ATEN}'
 HOOKS = rf'{SESSION}|"hook(s|_frontend)\.h"|{AUTOGRAD}'
 CPP_API = rf'{HOOKS}|"cpp_api/.+"|<torchlms/torchlms\.h>'
 BINDINGS = rf'".+"|{STD}|{C10}|{ATEN}|{PYTHON}'
@@ -37,6 +38,7 @@ RULES = [
     (r"csrc/plan/", PLAIN),
     (r"csrc/swap/", SWAP),
     (r"csrc/cpu/", CPU),
+    (r"csrc/recompute/", RECOMPUTE),
     (r"csrc/(hooks|hook_frontend)\.", HOOKS),
     (r"csrc/cpp_api/", CPP_API),
     (r"include/torchlms/", STD),
@@ -110,6 +112,9 @@ def test_includes_in_quotes_start_at_the_include_root_or_beside_a_test() -> None
         ("csrc/swap/link.cpp", '"cpu/cpu_device.h"'),
         ("csrc/swap/link.cpp", "<ATen/core/Tensor.h>"),
         ("csrc/cpu/cpu_device.cpp", '"swap/link.h"'),
+        ("csrc/recompute/op_record.cpp", '"swap/swap_engine.h"'),
+        ("csrc/recompute/op_record.cpp", '"trace/trace.h"'),
+        ("csrc/swap/swap_engine.cpp", '"recompute/view.h"'),
         ("csrc/session.cpp", '"hooks.h"'),
         ("csrc/session.cpp", "<torch/csrc/autograd/variable.h>"),
         ("csrc/session.cpp", "<ATen/record_function.h>"),

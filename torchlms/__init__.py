@@ -17,9 +17,18 @@ _build.check()  # before _C: a wrong torch must be told in words, not as an unde
 
 from torchlms import _C  # noqa: E402
 from torchlms._version import __version__  # noqa: E402
-from torchlms.api import disabled, keep, offload, report, step_boundary, trace  # noqa: E402
+from torchlms.api import (  # noqa: E402
+    disabled,
+    keep,
+    offload,
+    recomputable,
+    report,
+    step_boundary,
+    trace,
+)
 from torchlms.cmake import cmake_prefix_path  # noqa: E402
 from torchlms.config import Config  # noqa: E402
+from torchlms.dry_run import dry_run  # noqa: E402
 from torchlms.errors import BudgetError, DiskError  # noqa: E402
 from torchlms.wrap import unwrap, wrap  # noqa: E402
 
@@ -30,8 +39,10 @@ __all__ = [
     "__version__",
     "cmake_prefix_path",
     "disabled",
+    "dry_run",
     "keep",
     "offload",
+    "recomputable",
     "report",
     "step_boundary",
     "trace",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Unpack
 
 import torch
@@ -79,6 +80,28 @@ def keep(tensor: torch.Tensor) -> torch.Tensor:
         tensor._do_not_offload = True  # type: ignore[attr-defined]
         _C.keep(tensor)
     return tensor
+
+
+def recomputable(op_name: str) -> None:
+    """Says that an operator of another library is a function of its inputs.
+
+    Run again on the same bytes it gives the same bytes, draws no random numbers, and changes
+    nothing else. From the next step that is recorded on, plans may recompute what it made.
+
+    Args:
+        op_name: "ns::op", or "ns::op.overload".
+
+    Raises:
+        ValueError: not the name of an operator.
+    """
+    if not isinstance(op_name, str):
+        raise TypeError(f"torchlms.recomputable: expected a str, got {type(op_name).__name__}")
+    if not re.fullmatch(r"\w+::\w+(\.\w+)?", op_name):
+        raise ValueError(
+            f"torchlms.recomputable: {op_name!r} is not the name of an operator; expected "
+            f'"ns::op" or "ns::op.overload"'
+        )
+    _C.allow_replay(op_name)
 
 
 def step_boundary() -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`torchlms info`: what this installation and this machine offer."""
+"""The command line: `torchlms info` (what this installation and this machine offer) and
+`torchlms plan` (what a recorded step would do within a budget, without running it)."""
 
 from __future__ import annotations
 
@@ -14,8 +15,13 @@ import torch
 import torchlms
 from torchlms import _C
 from torchlms.config import Config
+from torchlms.plan_file import TraceFile
+from torchlms.planning import COSTS_FORMS, Costs
 from torchlms.settings import resolve
 from torchlms.units import format_bytes, format_rate
+
+DOES_NOT_FIT = 3
+"""The exit status of `torchlms plan` where no plan fits."""
 
 
 def collect(disk_path: str | None = None) -> dict[str, Any]:
@@ -56,19 +62,8 @@ def _rows(info: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "  in", format_rate(tier["in_bytes_per_s"])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status: 0, or 1 with a sentence on stderr."""
-    parser = argparse.ArgumentParser(prog="torchlms", description=torchlms.__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    info = commands.add_parser("info", help="versions, device memory, tiers, measured bandwidths")
-    info.add_argument("--json", action="store_true", help="print JSON, in bytes")
-    info.add_argument("--disk-path", metavar="FOLDER", help="folder of the disk tier")
-    options = parser.parse_args(arguments)
-    try:
-        collected = collect(options.disk_path)
-    except (OSError, ValueError) as error:
-        print(f"torchlms {options.command}: {error}", file=sys.stderr)
-        return 1
+def _info(options: argparse.Namespace) -> int:
+    collected = collect(options.disk_path)
     if options.json:
         print(json.dumps(collected, indent=2))
     else:
@@ -76,3 +71,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         width = max(len(name) for name, _ in rows)
         print("\n".join(f"{name:<{width}}  {value}" for name, value in rows))
     return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    costs = Costs.read("--costs", options.costs)
+    trace = TraceFile.load_any(options.file)
+    forecast = trace.plan(
+        options.budget, policy=options.policy, costs=costs, disk_path=options.disk_path
+    )
+    if options.plot is not None:
+        forecast.plot(options.plot)
+    print(json.dumps(forecast.to_dict(), indent=2) if options.json else forecast)
+    return 0 if forecast.fits else DOES_NOT_FIT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="torchlms", description=torchlms.__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    info = commands.add_parser("info", help="versions, device memory, tiers, measured bandwidths")
+    info.set_defaults(run=_info)
+    plan = commands.add_parser(
+        "plan",
+        help="what a recorded step would do within a budget, without running it",
+        epilog="exit status: 0 when the step fits, 1 for bad input, 2 for bad usage, "
+        f"{DOES_NOT_FIT} when it does not fit",
+    )
+    plan.set_defaults(run=_plan)
+    plan.add_argument("file", help="a saved trace or plan")
+    plan.add_argument(
+        "--budget", required=True, help='"8GiB", bytes, a fraction of this device, "auto", "min"'
+    )
+    plan.add_argument("--policy", default="auto", help="auto (default), swap, recompute or hybrid")
+    plan.add_argument("--costs", default="measured", help=f"of the link: {COSTS_FORMS}")
+    plan.add_argument("--plot", metavar="FILE", help="draw memory, link and replays over time")
+    for command in (info, plan):
+        command.add_argument("--json", action="store_true", help="print JSON, in bytes")
+        command.add_argument("--disk-path", metavar="FOLDER", help="folder of the disk tier")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status: 0, 1 with a sentence on stderr, or DOES_NOT_FIT.
+    Bad usage ends in argparse's SystemExit(2)."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except (OSError, ValueError, ImportError) as error:
+        text = str(error).removeprefix("torchlms: ")
+        print(f"torchlms {options.command}: {text}", file=sys.stderr)
+        return 1
+    return status

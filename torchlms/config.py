@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, cast
 from torchlms.fields import READERS
 from torchlms.plan_file import PlanFile
 
-Policy = Literal["auto", "swap", "off"]
+Policy = Literal["auto", "swap", "recompute", "hybrid", "off"]
 PathLike = str | os.PathLike[str]
 
 
@@ -47,7 +47,9 @@ class Config:
     of the device in (0, 1], "auto" (what is held, and 0.9 of what is available at first use shared
     by the processes of this machine), or "min" (as little as possible). Lower: more traffic."""
     policy: Policy = "auto"
-    """"auto" (the best plan), "swap" (only swapping), "off" (moves nothing, only counts)."""
+    """"auto" (the best plan). Single ways to make one: "swap" (copy to the slower tier),
+    "recompute" (run again, and copy only what cannot be), "hybrid" (copy, and turn to running
+    again by decreasing swap volume). "off": moves nothing, only counts."""
     disk_path: PathLike | None = None
     """Folder of the disk tier. None: $TMPDIR or /tmp, unless that is in memory, then /var/tmp."""
     disk_budget: int | str | None = None

@@ -16,7 +16,7 @@ from typing import Any
 from torchlms.plan_file import PlanFile
 from torchlms.units import BYTE_UNITS, parse_bytes, parse_rate
 
-POLICIES = ("auto", "swap", "off")
+POLICIES = ("auto", "swap", "recompute", "hybrid", "off")
 BUDGET_FORMS = (
     f'bytes as an int or as text with a unit ("20GiB", "20 GB"; {BYTE_UNITS}), '
     'a fraction of the device as a float in (0, 1], "auto", or "min"'

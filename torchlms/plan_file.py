@@ -9,7 +9,10 @@ import os
 import pathlib
 import threading
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+if TYPE_CHECKING:
+    from torchlms.planning import Costs, Forecast
 
 MAX_FILE_BYTES = 1 << 30
 VERSION = 1
@@ -29,6 +32,17 @@ def _parse(text: str, where: str) -> dict[str, Any]:
             f"torchlms: {where}: expected a JSON object, found a {type(document).__name__}"
         )
     return document
+
+
+def _read(path: str | os.PathLike[str]) -> str:
+    where = os.fspath(path)
+    size = os.stat(path).st_size
+    if size > MAX_FILE_BYTES:
+        raise ValueError(f"torchlms: {where}: {size} bytes; at most {MAX_FILE_BYTES} are read")
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"torchlms: {where}: not UTF-8 text: {error}") from error
 
 
 def _part(document: Mapping[str, Any], name: str, kind: type, where: str) -> Any:
@@ -86,6 +100,7 @@ class _JsonFile(abc.ABC):
         document = _parse(text, where)
         self._check(document, where)
         self._text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+        self._where = where
 
     @abc.abstractmethod
     def _check(self, document: Mapping[str, Any], where: str) -> None:
@@ -100,15 +115,7 @@ class _JsonFile(abc.ABC):
             ValueError: it is damaged, too large, or of another format or version; says what is
                 wrong and where.
         """
-        where = os.fspath(path)
-        size = os.stat(path).st_size
-        if size > MAX_FILE_BYTES:
-            raise ValueError(f"torchlms: {where}: {size} bytes; at most {MAX_FILE_BYTES} are read")
-        try:
-            text = pathlib.Path(path).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"torchlms: {where}: not UTF-8 text: {error}") from error
-        return cls(text, where)
+        return cls(_read(path), os.fspath(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the file whole or not at all: a reader never sees a part of it.
@@ -128,6 +135,11 @@ class _JsonFile(abc.ABC):
             unfinished.unlink(missing_ok=True)
             raise
 
+    @property
+    def where(self) -> str:
+        """Where it comes from, for messages: the file's path, where there is one."""
+        return self._where
+
     def to_dict(self) -> dict[str, Any]:
         """The whole document, as a new dict of JSON types."""
         return _parse(self._text, type(self).__name__)
@@ -143,6 +155,30 @@ class TraceFile(_JsonFile):
     """One recorded step: ops, values, storages and events. `to_dict()` is the trace."""
 
     FORMAT = "torchlms.trace"
+
+    @classmethod
+    def load_any(cls, path: str | os.PathLike[str]) -> TraceFile:
+        """The trace in a file: one that was saved as such, or that of a saved plan. Raises what
+        `load` raises."""
+        text, where = _read(path), os.fspath(path)
+        document = _parse(text, where)
+        if document.get("format") == PlanFile.FORMAT:
+            return cls(json.dumps(PlanFile(text, where).trace), where)
+        return cls(text, where)
+
+    def plan(
+        self,
+        budget: int | float | str,
+        *,
+        policy: str = "auto",
+        costs: Costs | None = None,
+        disk_path: str | None = None,
+    ) -> Forecast:
+        """What the step would do within `budget`, without running it: see
+        `torchlms.planning.forecast`."""
+        from torchlms.planning import forecast  # which reads trace files
+
+        return forecast(self, budget, policy=policy, costs=costs, disk_path=disk_path)
 
     def _check(self, document: Mapping[str, Any], where: str) -> None:
         _check_trace(document, where)

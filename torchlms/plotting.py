@@ -11,28 +11,31 @@ try:
     from matplotlib.figure import Figure
 except ImportError as error:
     raise ImportError(
-        "torchlms: report().plot needs matplotlib: run `pip install torchlms[plot]`"
+        "torchlms: a picture needs matplotlib: run `pip install torchlms[plot]`"
     ) from error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _HELD, _BUDGET, _UNLIMITED = "#2f6db5", "#c0392b", "#5f6b76"
-_LINK_COLORS = {"out": "#e08a1e", "in": "#2a9d7f"}
-_LINK_LABELS = {"out": "swap-out", "in": "swap-in"}
+_LANE_COLORS = {"out": "#e08a1e", "in": "#2a9d7f", "recompute": "#8e5bb0"}
+_LANE_LABELS = {"out": "swap-out", "in": "swap-in", "recompute": "recompute"}
 _GRID = "#d9dde1"
 
 Timeline = Mapping[str, Any]
 
 
 def draw(timeline: Timeline, path: str | os.PathLike[str]) -> None:
-    """Draws the timeline of a step (as `Session.timeline_json` describes it) into a file."""
+    """Draws the timeline of a step (as `Session.timeline_json` describes it) into a file.
+
+    A timeline with "replays" gets a row for them below the link.
+    """
     end_us = _end_us(timeline)
     time_scale, time_unit = (1e-6, "s") if end_us >= 1e6 else (1e-3, "ms")
     figure = Figure(figsize=(10, 5.6), layout="constrained", facecolor="white")
     memory, link = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1.1))
     _draw_memory(memory, timeline, time_scale)
-    _draw_link(link, timeline, time_scale, end_us)
+    _draw_lanes(link, timeline, time_scale)
     link.set_xlabel(f"time since the step began [{time_unit}]")
     link.set_xlim(0, end_us * time_scale)
     figure.savefig(path, dpi=150)
@@ -40,7 +43,7 @@ def draw(timeline: Timeline, path: str | os.PathLike[str]) -> None:
 
 def _end_us(timeline: Timeline) -> float:
     times = [point[0] for name in ("memory", "unlimited") for point in timeline.get(name) or ()]
-    times += [bar[2] for bar in timeline.get("link") or ()]
+    times += [bar[2] for name in ("link", "replays") for bar in timeline.get(name) or ()]
     return float(max([*times, 1.0]))
 
 
@@ -72,22 +75,23 @@ def _draw_memory(axes: Axes, timeline: Timeline, time_scale: float) -> None:
     _style(axes, grid="both")
 
 
-def _draw_link(axes: Axes, timeline: Timeline, time_scale: float, end_us: float) -> None:
-    directions = tuple(_LINK_LABELS)
-    for row, direction in enumerate(reversed(directions)):
-        bars = [bar for bar in timeline.get("link") or () if bar[0] == direction]
+def _draw_lanes(axes: Axes, timeline: Timeline, time_scale: float) -> None:
+    lanes = [*(("recompute",) if timeline.get("replays") else ()), "in", "out"]
+    everything = [*(timeline.get("link") or ()), *(timeline.get("replays") or ())]
+    for row, lane in enumerate(lanes):
+        bars = [bar for bar in everything if bar[0] == lane]
         spans = [(start * time_scale, (end - start) * time_scale) for _, start, end, _ in bars]
-        axes.broken_barh(spans, (row - 0.36, 0.72), color=_LINK_COLORS[direction], linewidth=0)
+        axes.broken_barh(spans, (row - 0.36, 0.72), color=_LANE_COLORS[lane], linewidth=0)
         moved = sum(bar[3] for bar in bars)
         axes.annotate(
             f"{moved / 2**30:.2f} GiB" if moved >= 2**30 else f"{moved / 2**20:.1f} MiB",
             xy=(1.008, row),
             xycoords=("axes fraction", "data"),
             va="center",
-            color=_LINK_COLORS[direction],
+            color=_LANE_COLORS[lane],
         )
-    axes.set_yticks(range(len(directions)), [_LINK_LABELS[name] for name in reversed(directions)])
-    axes.set_ylim(-0.6, len(directions) - 0.4)
+    axes.set_yticks(range(len(lanes)), [_LANE_LABELS[lane] for lane in lanes])
+    axes.set_ylim(-0.6, len(lanes) - 0.4)
     axes.set_ylabel("link")
     _mark_forward_end(axes, timeline, time_scale, named=False)
     _style(axes, grid="x")

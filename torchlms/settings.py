@@ -74,7 +74,7 @@ def resolve(config: Config) -> tuple[Settings, bool | None]:
     elif is_in_memory(disk_path):
         _warn_disk_is_memory(disk_path)
     settings = Settings(
-        budget_bytes=_budget_bytes(budget),
+        budget_bytes=budget_bytes(budget),
         policy=values["policy"],
         disk_path=disk_path,
         disk_budget=values["disk_budget"] or default_disk_budget(disk_path),
@@ -86,7 +86,12 @@ def resolve(config: Config) -> tuple[Settings, bool | None]:
     return settings, values["progress"]
 
 
-def _budget_bytes(budget: int | float | str) -> int:
+def budget_bytes(budget: int | float | str) -> int:
+    """What a checked budget means on this machine; 0 for "min".
+
+    Raises:
+        ValueError: it is more than the device has.
+    """
     if budget == "min":
         return 0
     if budget == "auto":

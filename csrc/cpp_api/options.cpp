@@ -64,16 +64,18 @@ Budget read_budget(const char* name, const std::string& text) {
 }
 
 Policy read_policy(const char* name, const std::string& text) {
-  if (text == "auto") {
-    return Policy::kAuto;
+  static constexpr std::pair<const char*, Policy> kPolicies[] = {
+      {"auto", Policy::kAuto},
+      {"swap", Policy::kSwap},
+      {"recompute", Policy::kRecompute},
+      {"hybrid", Policy::kHybrid},
+      {"off", Policy::kOff}};
+  for (const auto& [spelling, policy] : kPolicies) {
+    if (text == spelling) {
+      return policy;
+    }
   }
-  if (text == "swap") {
-    return Policy::kSwap;
-  }
-  if (text != "off") {
-    bad_value(name, text, "is not a policy", "\"auto\", \"swap\", \"off\"");
-  }
-  return Policy::kOff;
+  bad_value(name, text, "is not a policy", "\"auto\", \"swap\", \"recompute\", \"hybrid\", \"off\"");
 }
 
 uint64_t read_disk_budget(const char* name, const std::string& text) {

@@ -71,6 +71,10 @@ Policy policy_of(v1::Policy policy) {
       return Policy::kAuto;
     case v1::Policy::kSwap:
       return Policy::kSwap;
+    case v1::Policy::kRecompute:
+      return Policy::kRecompute;
+    case v1::Policy::kHybrid:
+      return Policy::kHybrid;
     case v1::Policy::kOff:
       return Policy::kOff;
   }
@@ -80,9 +84,7 @@ Policy policy_of(v1::Policy policy) {
 std::string describe(const SessionOptions& options) {
   std::string text = "budget=";
   text += options.budget_bytes ? std::to_string(options.budget_bytes) + " bytes" : "min";
-  text += options.policy == Policy::kAuto ? ", policy=auto"
-      : options.policy == Policy::kSwap   ? ", policy=swap"
-                                          : ", policy=off";
+  text += std::string(", policy=") + to_string(options.policy);
   if (options.link_limit_bytes_per_s > 0) {
     text += ", link_limit=" + human_bytes(static_cast<Bytes>(options.link_limit_bytes_per_s)) + "/s";
   }

@@ -3,47 +3,45 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 namespace torchlms {
 
-namespace {
-
-std::optional<Candidate> candidate(const Trace& trace, StorageId id) {
-  const StorageRecord& storage = trace.storages[id];
+std::optional<Gap> swap_gap(const StorageRecord& storage, const Trace& trace) {
   if (!storage.is_managed || storage.is_root || storage.first_pack == kNone ||
       storage.dead < storage.first_pack) {
     return std::nullopt;
   }
-  Candidate result;
-  result.storage = id;
-  result.size_bytes = storage.size_bytes;
-  result.dead = storage.dead;
-  result.first_unpack = storage.first_unpack;
+  Gap gap;
+  gap.first = storage.dead + 1;
   if (storage.first_unpack != kNone) {
     if (storage.first_unpack < trace.forward_end) {
       return std::nullopt; // nothing is brought back inside the forward pass
     }
-    result.gap_last = storage.first_unpack - 1;
-    result.distance_us = trace.events[storage.first_unpack].time_us - trace.events[storage.dead].time_us;
+    gap.last = storage.first_unpack - 1;
   } else {
-    result.gap_last = storage.freed != kNone ? storage.freed : static_cast<EventId>(trace.events.size()) - 1;
-    result.distance_us = std::numeric_limits<double>::infinity();
+    gap.last = storage.freed != kNone ? storage.freed : static_cast<EventId>(trace.events.size()) - 1;
   }
-  if (result.gap_last <= result.dead) {
-    return std::nullopt;
-  }
-  return result;
+  return gap.last < gap.first ? std::nullopt : std::optional(gap);
 }
-
-} // namespace
 
 std::vector<Candidate> swap_candidates(const Trace& trace) {
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < trace.storages.size(); ++i) {
-    if (const auto found = candidate(trace, static_cast<StorageId>(i))) {
-      candidates.push_back(*found);
+    const StorageRecord& storage = trace.storages[i];
+    const auto gap = swap_gap(storage, trace);
+    if (!gap) {
+      continue;
     }
+    Candidate candidate;
+    candidate.storage = static_cast<StorageId>(i);
+    candidate.size_bytes = storage.size_bytes;
+    candidate.dead = storage.dead;
+    candidate.first_unpack = storage.first_unpack;
+    candidate.gap_last = gap->last;
+    candidate.distance_us = storage.first_unpack == kNone
+        ? std::numeric_limits<double>::infinity()
+        : trace.events[storage.first_unpack].time_us - trace.events[storage.dead].time_us;
+    candidates.push_back(candidate);
   }
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return a.dead < b.dead;

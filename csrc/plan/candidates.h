@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "export.h"
 #include "trace/trace.h"
 
 namespace torchlms {
@@ -17,10 +19,18 @@ struct Candidate {
   double distance_us = 0; // from dead to the first unpack; infinite without one
 };
 
+// Between which events, both included, a storage may be away before the event. Nothing if it may not be
+// swapped. Of the trace, the end of its forward pass and the number of its events count.
+struct Gap {
+  EventId first = kNone;
+  EventId last = kNone;
+};
+std::optional<Gap> swap_gap(const StorageRecord& storage, const Trace& trace);
+
 // In order of `dead`, which is the order of the swap-outs.
 std::vector<Candidate> swap_candidates(const Trace& trace);
 
 // Per event, the highest bytes held before it when everything is kept.
-std::vector<Bytes> held_when_kept(const Trace& trace);
+TORCHLMS_EXPORT std::vector<Bytes> held_when_kept(const Trace& trace);
 
 } // namespace torchlms

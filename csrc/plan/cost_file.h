@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "export.h"
 #include "plan/cost_model.h"
 #include "trace/trace.h"
 
@@ -13,7 +14,7 @@ namespace torchlms {
 // Costs that are given instead of measured, so that a plan can be made again elsewhere: one JSON object
 // of numbers, {"out_bytes_per_s": 1e9, "in_bytes_per_s": 1e9, "latency_us": 100, "event_us": 50}, each
 // optional. A plain value.
-struct CostFile {
+struct TORCHLMS_EXPORT CostFile {
   CostModel costs;
   std::optional<double> event_us; // what each event of a trace takes; none: what was recorded
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,6 +16,12 @@ class EventLists {
  public:
   EventLists(size_t num_events, size_t num_items) : first_(num_events, kNone), next_(num_items, kNone) {}
 
+  void clear() {
+    std::fill(first_.begin(), first_.end(), kNone);
+  }
+  void clear(EventId event) {
+    first_[event] = kNone;
+  }
   void push_front(EventId event, int32_t item) {
     next_[item] = first_[event];
     first_[event] = item;

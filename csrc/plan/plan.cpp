@@ -12,7 +12,15 @@ namespace torchlms {
 namespace {
 
 std::string_view to_string(ActionKind kind) {
-  return kind == ActionKind::kKeep ? "keep" : "swap";
+  switch (kind) {
+    case ActionKind::kKeep:
+      return "keep";
+    case ActionKind::kSwap:
+      return "swap";
+    case ActionKind::kRecompute:
+      return "recompute";
+  }
+  return "";
 }
 
 std::string_view to_string(Tier tier) {
@@ -48,24 +56,36 @@ std::string line(StorageId id, const StorageRecord& storage, const Action& actio
   if (action.kind == ActionKind::kKeep) {
     return text + "keep\n";
   }
+  if (action.kind == ActionKind::kRecompute) {
+    return text + "recompute  drop " + position(storage.dead) + "  used " + position(storage.first_unpack) +
+        "\n";
+  }
   return text + "swap to " + std::string(to_string(action.tier)) + "  out " + position(action.swap_out) +
       "  free by " + position(action.release) + "  in " + position(action.swap_in) + "  used " +
       position(storage.first_unpack) + "\n";
+}
+
+Bytes bytes_of(ActionKind kind, const Plan& plan, const Trace& trace) {
+  Bytes bytes = 0;
+  for (size_t i = 0; i < plan.actions.size(); ++i) {
+    bytes += plan.actions[i].kind == kind ? trace.storages[i].size_bytes : 0;
+  }
+  return bytes;
 }
 
 } // namespace
 
 bool Plan::moves_nothing() const {
   return std::none_of(
-      actions.begin(), actions.end(), [](const Action& action) { return action.kind == ActionKind::kSwap; });
+      actions.begin(), actions.end(), [](const Action& action) { return action.kind != ActionKind::kKeep; });
 }
 
 Bytes Plan::swapped_bytes(const Trace& trace) const {
-  Bytes swapped = 0;
-  for (size_t i = 0; i < actions.size(); ++i) {
-    swapped += actions[i].kind == ActionKind::kSwap ? trace.storages[i].size_bytes : 0;
-  }
-  return swapped;
+  return bytes_of(ActionKind::kSwap, *this, trace);
+}
+
+Bytes Plan::recomputed_bytes(const Trace& trace) const {
+  return bytes_of(ActionKind::kRecompute, *this, trace);
 }
 
 std::string Plan::to_json() const {
@@ -97,6 +117,8 @@ std::string Plan::to_json() const {
       .field("predicted_peak_bytes", predicted_peak_bytes)
       .field("predicted_step_us", predicted_step_us)
       .field("predicted_stall_us", predicted_stall_us)
+      .field("predicted_recompute_us", predicted_recompute_us)
+      .field("lower_bound_us", lower_bound_us)
       .field("floor_bytes", floor_bytes)
       .field("floor_op", floor_op)
       .end_object();
@@ -107,8 +129,9 @@ std::string Plan::to_text(const Trace& trace) const {
   std::string text = "policy " + policy + ", budget " + mebibytes(budget_bytes) +
       (fits ? "" : " (too small)") + ", smallest possible " + mebibytes(floor_bytes) + " at " + floor_op +
       "\n" + "peak " + mebibytes(predicted_peak_bytes) + ", step " + milliseconds(predicted_step_us) +
-      " of which " + milliseconds(predicted_stall_us) + " waiting, " + mebibytes(swapped_bytes(trace)) +
-      " swapped\n";
+      " (at least " + milliseconds(lower_bound_us) + ") of which " + milliseconds(predicted_stall_us) +
+      " waiting and " + milliseconds(predicted_recompute_us) + " recomputing, " +
+      mebibytes(swapped_bytes(trace)) + " swapped, " + mebibytes(recomputed_bytes(trace)) + " recomputed\n";
   for (size_t i = 0; i < actions.size(); ++i) {
     if (trace.storages[i].is_managed) {
       text += line(static_cast<StorageId>(i), trace.storages[i], actions[i]);

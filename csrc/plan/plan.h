@@ -10,12 +10,13 @@
 
 namespace torchlms {
 
-enum class ActionKind : uint8_t { kKeep, kSwap };
+enum class ActionKind : uint8_t { kKeep, kSwap, kRecompute };
 
 // What to do with one storage. Events are positions in the trace the plan was made for, never times.
 // A swap_in is either a place where a prefetch can be issued (an unpack, or the last event of the
 // forward pass) or the event just before the storage's first unpack: on demand. A swapped storage that
-// backward never unpacks has none.
+// backward never unpacks has none. A recomputed storage has no events: it is dropped at its kDead event,
+// and its region (see Region) is replayed inside the unpack that first needs it.
 struct Action {
   ActionKind kind = ActionKind::kKeep;
   Tier tier = Tier::kDisk; // where a swap goes
@@ -38,11 +39,14 @@ struct TORCHLMS_EXPORT Plan {
   Bytes predicted_peak_bytes = 0;
   double predicted_step_us = 0;
   double predicted_stall_us = 0;
+  double predicted_recompute_us = 0;
+  double lower_bound_us = 0; // no plan within the budget makes the step shorter
   Bytes floor_bytes = 0; // smallest budget that works: peak with every candidate moved
   std::string floor_op; // op or autograd node at which the floor is reached
 
   bool moves_nothing() const;
   Bytes swapped_bytes(const Trace& trace) const;
+  Bytes recomputed_bytes(const Trace& trace) const;
   std::string to_json() const;
   std::string to_text(const Trace& trace) const; // one line per storage, for people
 };

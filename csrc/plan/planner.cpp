@@ -2,7 +2,11 @@
 #include "plan/planner.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "plan/lower_bound.h"
+#include "plan/mixed_search.h"
+#include "plan/move_everything.h"
 #include "plan/simulator.h"
 #include "plan/swap_by_distance.h"
 #include "plan/swap_schedule.h"
@@ -15,6 +19,49 @@ Plan keep_everything(const Trace& trace) {
   Plan plan;
   plan.actions.resize(trace.storages.size());
   return plan;
+}
+
+const char* to_string(PlanPolicy policy) {
+  switch (policy) {
+    case PlanPolicy::kAuto:
+      return "auto";
+    case PlanPolicy::kSwap:
+      return "swap";
+    case PlanPolicy::kRecompute:
+      return "recompute";
+    case PlanPolicy::kHybrid:
+      return "hybrid";
+  }
+  return "";
+}
+
+// Sets the budget to what the plan needs where that is not the floor.
+Plan move_all(const Trace& trace, const CostModel& costs, PlanPolicy policy, Bytes& budget) {
+  if (policy == PlanPolicy::kSwap) {
+    return swap_everything(trace, costs, budget);
+  }
+  if (policy == PlanPolicy::kRecompute) {
+    SizedPlan sized = recompute_everything(trace, costs);
+    budget = std::max(budget, sized.budget_bytes);
+    return std::move(sized.plan);
+  }
+  return move_everything(trace, costs, budget);
+}
+
+Plan search(
+    const Trace& trace, const CostModel& costs, PlanPolicy policy, Bytes floor_bytes, Bytes budget_bytes) {
+  if (policy == PlanPolicy::kSwap) {
+    return swap_by_distance(trace, costs, floor_bytes, budget_bytes);
+  }
+  MixedSearch mixed(trace, costs, floor_bytes);
+  switch (policy) {
+    case PlanPolicy::kRecompute:
+      return mixed.recompute(budget_bytes);
+    case PlanPolicy::kHybrid:
+      return mixed.hybrid(budget_bytes);
+    default:
+      return mixed.best(budget_bytes, swap_by_distance(trace, costs, floor_bytes, budget_bytes));
+  }
 }
 
 } // namespace
@@ -47,17 +94,19 @@ std::string name_of_event(const Trace& trace, EventId event) {
 
 Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& request) {
   const Floor floor = floor_of(trace);
-  const bool moves_all = request.budget_bytes == 0;
-  const Bytes budget = moves_all ? floor.bytes : request.budget_bytes - request.base_delta_bytes;
+  Bytes budget = request.budget_bytes - request.base_delta_bytes;
   Plan plan;
-  if (moves_all || budget < floor.bytes) {
+  if (request.budget_bytes == 0) {
+    budget = floor.bytes;
+    plan = move_all(trace, costs, request.policy, budget);
+  } else if (budget < floor.bytes) {
     plan = swap_everything(trace, costs, floor.bytes);
   } else if (trace.unlimited_peak_bytes() <= budget) {
     plan = keep_everything(trace);
   } else {
-    plan = swap_by_distance(trace, costs, floor.bytes, budget);
+    plan = search(trace, costs, request.policy, floor.bytes, budget);
   }
-  plan.policy = "swap";
+  plan.policy = to_string(request.policy);
   plan.signature = trace.signature();
   plan.budget_bytes = budget + request.base_delta_bytes;
   plan.base_delta_bytes = request.base_delta_bytes;
@@ -68,6 +117,8 @@ Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& re
   plan.predicted_peak_bytes = timeline.peak_bytes;
   plan.predicted_step_us = timeline.step_us;
   plan.predicted_stall_us = timeline.stall_us;
+  plan.predicted_recompute_us = timeline.recompute_us;
+  plan.lower_bound_us = lower_bound_us(trace, costs, std::max(budget, floor.bytes));
   return plan;
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "plan/event_lists.h"
+#include "plan/recompute_schedule.h"
+#include "plan/regions.h"
 
 namespace torchlms {
 
@@ -20,6 +22,9 @@ class Run {
         plan_(plan),
         costs_(costs),
         resident_(plan.base_delta_bytes),
+        packs_(trace.events.size(), trace.storages.size()),
+        needs_(trace.events.size(), trace.storages.size()),
+        frees_(trace.events.size(), trace.storages.size()),
         starts_(trace.events.size(), trace.storages.size()),
         releases_(trace.events.size(), trace.storages.size()),
         done_us_(trace.storages.size(), 0) {
@@ -28,10 +33,7 @@ class Run {
     timeline_.in.reserve(plan.swap_in_order.size());
     timeline_.out.reserve(plan.swap_in_order.size());
     for (auto id = static_cast<StorageId>(plan.actions.size()) - 1; id >= 0; --id) {
-      if (swaps(id)) {
-        starts_.push_front(plan.actions[id].swap_out, id);
-        releases_.push_front(plan.actions[id].release, id);
-      }
+      list(id);
     }
   }
 
@@ -49,6 +51,26 @@ class Run {
     return plan_.actions[id].kind == ActionKind::kSwap;
   }
 
+  // Storages may be needed and freed at events of others.
+  void list(StorageId id) {
+    const StorageRecord& storage = trace_.storages[id];
+    const Action& action = plan_.actions[id];
+    if (!storage.is_managed || storage.first_pack == kNone) {
+      return;
+    }
+    packs_.push_front(storage.first_pack, id);
+    if (swaps(id)) {
+      starts_.push_front(action.swap_out, id);
+      releases_.push_front(action.release, id);
+      if (action.swap_in != kNone) {
+        needs_.push_front(storage.first_unpack, id);
+      }
+    }
+    if (storage.freed != kNone && (!swaps(id) || action.swap_in != kNone)) {
+      frees_.push_front(storage.freed, id);
+    }
+  }
+
   void step(EventId id) {
     const Event& event = trace_.events[id];
     now_us_ = std::max(now_us_, event.time_us + stall_us_);
@@ -58,8 +80,14 @@ class Run {
       timeline_.peak_bytes = held;
       timeline_.peak_event = id;
     }
-    if (event.kind != EventKind::kOp) {
-      change(id, event.subject);
+    for (StorageId s = needs_.first(id); s != kNone; s = needs_.next(s)) {
+      wait_until(done_us_[s]); // the read reads what the swap-in has written
+    }
+    for (StorageId s = packs_.first(id); s != kNone; s = packs_.next(s)) {
+      resident_ += trace_.storages[s].size_bytes;
+    }
+    for (StorageId s = frees_.first(id); s != kNone; s = frees_.next(s)) {
+      resident_ -= trace_.storages[s].size_bytes;
     }
     start_swap_outs(id);
     for (StorageId s = releases_.first(id); s != kNone; s = releases_.next(s)) {
@@ -69,21 +97,6 @@ class Run {
     issue_swap_ins(id);
     timeline_.event_us[id] = now_us_;
     stall_us_ = now_us_ - event.time_us;
-  }
-
-  void change(EventId id, StorageId subject) {
-    const StorageRecord& storage = trace_.storages[subject];
-    if (!storage.is_managed) {
-      return;
-    }
-    const bool comes_back = swaps(subject) && plan_.actions[subject].swap_in != kNone;
-    if (id == storage.first_pack) {
-      resident_ += storage.size_bytes;
-    } else if (id == storage.freed && (comes_back || !swaps(subject))) {
-      resident_ -= storage.size_bytes;
-    } else if (id == storage.first_unpack && comes_back) {
-      wait_until(done_us_[subject]); // the read reads what the swap-in has written
-    }
   }
 
   void start_swap_outs(EventId id) {
@@ -127,6 +140,9 @@ class Run {
   const CostModel& costs_;
   Timeline timeline_;
   Bytes resident_; // managed bytes on the device, and what the base has grown by
+  EventLists packs_;
+  EventLists needs_; // of what is brought back
+  EventLists frees_; // of what is there at its end
   EventLists starts_;
   EventLists releases_;
   std::vector<double> done_us_; // by StorageId: end of its last copy
@@ -140,8 +156,31 @@ class Run {
 
 } // namespace
 
+Timeline simulate_swaps(const Trace& shown, const Plan& plan, const CostModel& costs) {
+  return Run(shown, plan, costs).finish();
+}
+
 Timeline simulate(const Trace& trace, const Plan& plan, const CostModel& costs) {
-  return Run(trace, plan, costs).finish();
+  Recomputed recomputed(plan.actions.size());
+  std::transform(plan.actions.begin(), plan.actions.end(), recomputed.begin(), [](const Action& action) {
+    return action.kind == ActionKind::kRecompute;
+  });
+  if (std::find(recomputed.begin(), recomputed.end(), 1) == recomputed.end()) {
+    return simulate_swaps(trace, plan, costs);
+  }
+  const Regions regions(trace);
+  RecomputeSchedule schedule(trace, regions);
+  Timeline timeline = simulate_swaps(schedule.apply(recomputed), plan, costs);
+  EventId previous = kNone;
+  double start_us = 0;
+  for (const RecomputeSchedule::Rebuild& rebuild : schedule.rebuilds()) {
+    start_us = rebuild.event == previous ? start_us : timeline.event_us[rebuild.event];
+    timeline.recompute.push_back({rebuild.storage, start_us, start_us + rebuild.replay_us});
+    timeline.recompute_us += rebuild.replay_us;
+    start_us += rebuild.replay_us;
+    previous = rebuild.event;
+  }
+  return timeline;
 }
 
 } // namespace torchlms

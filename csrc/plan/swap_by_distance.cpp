@@ -2,12 +2,11 @@
 #include "plan/swap_by_distance.h"
 
 #include <algorithm>
-#include <array>
-#include <compare>
 #include <numeric>
 #include <optional>
 #include <utility>
 
+#include "plan/design.h"
 #include "plan/simulator.h"
 #include "plan/swap_schedule.h"
 
@@ -27,17 +26,7 @@ constexpr size_t kMaxDrops = 32;
 constexpr size_t kMaxExchanges = 12;
 constexpr int kMaxRounds = 2;
 
-constexpr std::array kNumUnpacksAhead = {1, 2, 4, 8, 16, 32, 64, PrefetchRule::kNoLimit};
-
-struct Score {
-  double step_us = 0;
-  Bytes link_bytes = 0;
-  size_t num_actions = 0;
-
-  auto operator<=>(const Score&) const = default;
-};
-
-struct Design {
+struct SwapDesign {
   Selection selected;
   PrefetchRule rule;
   Score score; // at the level it was searched for
@@ -81,11 +70,11 @@ class Search {
   bool repair(Selection& selected, Bytes level, int32_t except) const;
   Selection threshold(Bytes level) const;
 
-  bool try_selection(Design& design, const Selection& selected, Bytes level) const;
-  bool drop_pass(Design& design, Bytes level) const;
-  bool exchange_pass(Design& design, Bytes level) const;
-  bool rule_pass(Design& design, Bytes level) const;
-  Design improve(Design design, Bytes level) const;
+  bool try_selection(SwapDesign& design, const Selection& selected, Bytes level) const;
+  bool drop_pass(SwapDesign& design, Bytes level) const;
+  bool exchange_pass(SwapDesign& design, Bytes level) const;
+  bool rule_pass(SwapDesign& design, Bytes level) const;
+  SwapDesign improve(SwapDesign design, Bytes level) const;
 
   const Trace& trace_;
   const CostModel& costs_;
@@ -182,7 +171,7 @@ Selection Search::threshold(Bytes level) const {
   return longest(low);
 }
 
-bool Search::try_selection(Design& design, const Selection& selected, Bytes level) const {
+bool Search::try_selection(SwapDesign& design, const Selection& selected, Bytes level) const {
   const Score found = score(selected, design.rule, level);
   if (!(found < design.score)) {
     return false;
@@ -193,7 +182,7 @@ bool Search::try_selection(Design& design, const Selection& selected, Bytes leve
 }
 
 // Drops swaps that memory has room for, the one that saves most time first.
-bool Search::drop_pass(Design& design, Bytes level) const {
+bool Search::drop_pass(SwapDesign& design, Bytes level) const {
   const std::vector<Bytes> held = schedule_.held_on_demand(design.selected);
   std::vector<std::pair<Score, int32_t>> drops;
   for (const int32_t i : by_size_) {
@@ -218,7 +207,7 @@ bool Search::drop_pass(Design& design, Bytes level) const {
 
 // Exchanges one swap for others that fit better: drops one and adds what is then missing, or adds one,
 // which may pay by itself (room for prefetches), and drops what it makes redundant.
-bool Search::exchange_pass(Design& design, Bytes level) const {
+bool Search::exchange_pass(SwapDesign& design, Bytes level) const {
   bool has_improved = false;
   size_t num_tried = 0;
   for (size_t k = 0; k < by_size_.size() && num_tried < kMaxExchanges; ++k) {
@@ -248,7 +237,7 @@ bool Search::exchange_pass(Design& design, Bytes level) const {
   return has_improved;
 }
 
-bool Search::rule_pass(Design& design, Bytes level) const {
+bool Search::rule_pass(SwapDesign& design, Bytes level) const {
   bool has_improved = false;
   for (const bool may_overtake : {false, true}) {
     for (const int32_t num_unpacks : kNumUnpacksAhead) {
@@ -264,7 +253,7 @@ bool Search::rule_pass(Design& design, Bytes level) const {
   return has_improved;
 }
 
-Design Search::improve(Design design, Bytes level) const {
+SwapDesign Search::improve(SwapDesign design, Bytes level) const {
   for (int round = 0; round < kMaxRounds; ++round) {
     bool has_improved = drop_pass(design, level);
     has_improved |= exchange_pass(design, level);
@@ -278,7 +267,7 @@ Design Search::improve(Design design, Bytes level) const {
 
 Plan Search::best_plan(Bytes floor_bytes, Bytes budget_bytes) {
   const auto range = static_cast<double>(trace_.unlimited_peak_bytes() - floor_bytes);
-  Design design{Selection(candidates().size(), 1), PrefetchRule(), Score()};
+  SwapDesign design{Selection(candidates().size(), 1), PrefetchRule(), Score()};
   std::optional<std::pair<Score, Plan>> best;
   for (int i = 0; i < kNumLevels; ++i) {
     const Bytes level = floor_bytes + static_cast<Bytes>(range * i / kNumLevels);

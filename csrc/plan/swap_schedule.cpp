@@ -71,7 +71,7 @@ std::vector<Bytes> SwapSchedule::held_on_demand(const Selection& selected) const
 
 std::vector<EventId> SwapSchedule::swap_ins(
     const Selection& selected, Bytes budget_bytes, const PrefetchRule& rule) const {
-  const std::vector<Bytes> held = held_on_demand(selected);
+  std::vector<Bytes> held = held_on_demand(selected);
   const auto highest = [&held](EventId first, EventId end) {
     return first < end ? *std::max_element(held.begin() + first, held.begin() + end) : INT64_MIN;
   };
@@ -91,7 +91,8 @@ std::vector<EventId> SwapSchedule::swap_ins(
     const Bytes limit = budget_bytes - candidate.size_bytes;
     const int32_t earliest =
         std::max({r.own - rule.num_unpacks, r.first_issue, rule.may_overtake ? 0 : previous});
-    // Nobody has taken memory here yet: uses before it came earlier, uses after it come later.
+    // Only those with the same use have taken memory here yet: uses before it came earlier, uses after it
+    // come later.
     const Bytes held_before_own = r.own > 0 ? highest(issues_[r.own - 1] + 1, candidate.first_unpack) : 0;
     if (r.own <= earliest || held_before_own > limit) {
       result[r.candidate] = candidate.gap_last;
@@ -100,6 +101,9 @@ std::vector<EventId> SwapSchedule::swap_ins(
     }
     int32_t issue = r.own - 1;
     held_after[issue] = std::max(held_after[issue], held_before_own + candidate.size_bytes);
+    for (EventId id = issues_[issue] + 1; id < candidate.first_unpack; ++id) {
+      held[id] += candidate.size_bytes;
+    }
     for (; issue > earliest && held_after[issue - 1] <= limit; --issue) {
       held_after[issue - 1] += candidate.size_bytes;
     }

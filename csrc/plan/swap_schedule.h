@@ -30,6 +30,9 @@ class SwapSchedule {
   const std::vector<Candidate>& candidates() const {
     return candidates_;
   }
+  const std::vector<Bytes>& held_when_nothing_is_swapped() const {
+    return held_when_kept_;
+  }
   // Per event, the highest bytes held before it when the selected storages leave as soon as they may and
   // come back on demand.
   std::vector<Bytes> held_on_demand(const Selection& selected) const;

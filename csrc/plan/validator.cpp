@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+
+#include "plan/replay_check.h"
 
 namespace torchlms {
 
@@ -19,15 +22,58 @@ bool can_issue_at(const Trace& trace, EventId event, EventId first_unpack) {
       trace.events[event].kind == EventKind::kUnpack;
 }
 
-Broken check_keep(StorageId id, const Action& action) {
+Broken check_unswapped(StorageId id, const Action& action) {
   if (action.swap_out != kNone || action.release != kNone || action.swap_in != kNone) {
-    return broken(id, "is kept but has swap events");
+    return broken(
+        id,
+        action.kind == ActionKind::kKeep ? "is kept but has swap events"
+                                         : "is recomputed but has swap events");
   }
   return std::nullopt;
 }
 
-Broken check_swap(const Trace& trace, StorageId id, const Action& action) {
-  const StorageRecord& storage = trace.storages[id];
+// What the plan makes of the trace: replays need their leaves, which are then swapped in earlier and live
+// longer.
+struct Planned {
+  std::vector<StorageRecord> storages; // with first_unpack and freed as they will be
+  std::map<StorageId, ReplayCheck> replays; // of what is recomputed
+  Broken fault;
+
+  Planned(const Trace& trace, const Plan& plan) : storages(trace.storages) {
+    const ReplayChecker checker(trace);
+    for (size_t i = 0; i < plan.actions.size(); ++i) {
+      const auto id = static_cast<StorageId>(i);
+      if (plan.actions[i].kind != ActionKind::kRecompute) {
+        continue;
+      }
+      replays[id] = checker.check(id);
+      if (!replays[id].fault.empty()) {
+        fault = broken(id, "is recomputed, but " + replays[id].fault);
+        return;
+      }
+    }
+    bool has_changed = true;
+    while (has_changed) {
+      has_changed = false;
+      for (const auto& [id, replay] : replays) {
+        for (const StorageId leaf : replay.leaves) {
+          has_changed |= needs(storages[leaf], storages[id].first_unpack);
+        }
+      }
+    }
+  }
+
+ private:
+  static bool needs(StorageRecord& leaf, EventId event) {
+    const bool is_earlier = leaf.first_unpack == kNone || event < leaf.first_unpack;
+    const bool is_later = leaf.freed != kNone && !leaf.outlives_step && event > leaf.freed;
+    leaf.first_unpack = is_earlier ? event : leaf.first_unpack;
+    leaf.freed = is_later ? event : leaf.freed;
+    return is_earlier || is_later;
+  }
+};
+
+Broken check_swap(const Trace& trace, const StorageRecord& storage, StorageId id, const Action& action) {
   const auto num_events = static_cast<EventId>(trace.events.size());
   if (!storage.is_managed || storage.is_root) {
     return broken(id, "is swapped but not managed");
@@ -84,29 +130,70 @@ Broken check_order(const Trace& trace, const Plan& plan) {
 }
 
 // Whether the block may be held at some moment between the events before `event` and `event` itself,
-// however slow the copies are.
-bool may_be_held(const StorageRecord& storage, const Action& action, EventId event) {
-  if (!storage.is_managed || storage.first_pack == kNone || event <= storage.first_pack) {
+// however slow the copies are, and if it is not in the base of the trace.
+bool may_be_held(
+    const StorageRecord& recorded, const StorageRecord& storage, const Action& action, EventId event) {
+  if (!storage.is_managed) {
+    return recorded.freed != kNone && event > recorded.freed && event <= storage.freed;
+  }
+  if (storage.first_pack == kNone || event <= storage.first_pack) {
     return false;
   }
   if (storage.freed != kNone && event > storage.freed) {
     return false;
+  }
+  if (action.kind == ActionKind::kRecompute) {
+    return event <= storage.dead || event > storage.first_unpack;
   }
   const bool is_away = action.kind == ActionKind::kSwap && event > action.release &&
       (action.swap_in == kNone || event <= action.swap_in);
   return !is_away;
 }
 
-Broken check_bytes(const Trace& trace, const Plan& plan) {
+Bytes held_before(const Trace& trace, const Plan& plan, const Planned& planned, EventId event) {
+  Bytes held = 0;
+  for (size_t s = 0; s < trace.storages.size(); ++s) {
+    const bool is_held = may_be_held(trace.storages[s], planned.storages[s], plan.actions[s], event);
+    held += is_held ? trace.storages[s].size_bytes : 0;
+  }
+  return held;
+}
+
+// The highest bytes during the replays inside `event`, or none.
+Bytes held_in_replays(const Trace& trace, const Plan& plan, const Planned& planned, EventId event) {
+  std::map<std::pair<OpId, StorageId>, const ReplayCheck*> in_order; // by their last ops
+  Bytes rebuilt = 0;
+  for (const auto& [id, replay] : planned.replays) {
+    if (planned.storages[id].first_unpack == event) {
+      in_order[{*replay.ops.rbegin(), id}] = &replay;
+      rebuilt += trace.storages[id].size_bytes;
+    }
+  }
+  if (in_order.empty()) {
+    return 0;
+  }
+  Bytes held = trace.events[event].base_bytes + plan.base_delta_bytes - rebuilt +
+      held_before(trace, plan, planned, event + 1);
+  for (size_t s = 0; s < trace.storages.size(); ++s) { // what is let go after them
+    const bool is_last_need = planned.storages[s].freed == event && trace.storages[s].freed != event;
+    held += is_last_need ? trace.storages[s].size_bytes : 0;
+  }
+  Bytes highest = 0;
+  for (const auto& [key, replay] : in_order) {
+    highest = std::max(highest, held + replay->extra_bytes);
+    held += trace.storages[key.second].size_bytes;
+  }
+  return highest;
+}
+
+Broken check_bytes(const Trace& trace, const Plan& plan, const Planned& planned) {
   Bytes highest = 0;
   size_t where = 0;
   for (size_t i = 0; i < trace.events.size(); ++i) {
-    Bytes held = trace.events[i].base_peak_bytes + plan.base_delta_bytes;
-    for (size_t s = 0; s < trace.storages.size(); ++s) {
-      if (may_be_held(trace.storages[s], plan.actions[s], static_cast<EventId>(i))) {
-        held += trace.storages[s].size_bytes;
-      }
-    }
+    const auto event = static_cast<EventId>(i);
+    const Bytes held = std::max(
+        trace.events[i].base_peak_bytes + plan.base_delta_bytes + held_before(trace, plan, planned, event),
+        held_in_replays(trace, plan, planned, event));
     if (i == 0 || held > highest) {
       highest = held;
       where = i;
@@ -134,11 +221,15 @@ std::optional<std::string> validate(const Trace& trace, const Plan& plan) {
   if (plan.signature != trace.signature()) {
     return "the plan is for another program";
   }
+  const Planned planned(trace, plan);
+  if (planned.fault) {
+    return planned.fault;
+  }
   for (size_t i = 0; i < plan.actions.size(); ++i) {
     const Action& action = plan.actions[i];
     const auto id = static_cast<StorageId>(i);
-    const Broken found =
-        action.kind == ActionKind::kKeep ? check_keep(id, action) : check_swap(trace, id, action);
+    const Broken found = action.kind == ActionKind::kSwap ? check_swap(trace, planned.storages[i], id, action)
+                                                          : check_unswapped(id, action);
     if (found) {
       return found;
     }
@@ -146,7 +237,7 @@ std::optional<std::string> validate(const Trace& trace, const Plan& plan) {
   if (const Broken found = check_order(trace, plan)) {
     return found;
   }
-  return check_bytes(trace, plan);
+  return check_bytes(trace, plan, planned);
 }
 
 } // namespace torchlms

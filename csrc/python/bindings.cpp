@@ -9,7 +9,10 @@
 #include "python/errors.h"
 #include "python/packed_object.h"
 #include "python/plan_loading.h"
+#include "python/planning.h"
 #include "python/progress.h"
+#include "python/recording.h"
+#include "recompute/purity.h"
 #include "session.h"
 #include "swap/disk_probe.h"
 
@@ -49,14 +52,14 @@ auto released(Session& session, const F& call) {
 }
 
 Policy policy_of(const std::string& name) {
-  if (name == "auto") {
-    return Policy::kAuto;
+  for (const Policy policy :
+       {Policy::kAuto, Policy::kSwap, Policy::kRecompute, Policy::kHybrid, Policy::kOff}) {
+    if (name == to_string(policy)) {
+      return policy;
+    }
   }
-  if (name == "swap") {
-    return Policy::kSwap;
-  }
-  TORCH_CHECK_VALUE(name == "off", "torchlms: unknown policy \"", name, "\"; one of auto, swap, off");
-  return Policy::kOff;
+  TORCH_CHECK_VALUE(
+      false, "torchlms: unknown policy \"", name, "\"; one of auto, swap, recompute, hybrid, off");
 }
 
 py::dict device_memory() {
@@ -183,9 +186,12 @@ PYBIND11_MODULE(_C, m) {
   m.def("abandon_scope", &abandon_scope);
   m.def("disabled_enter", &enter_disabled);
   m.def("disabled_exit", &exit_disabled);
+  m.def("allow_replay", &allow_replay, py::arg("name"));
   m.def("keep", &keep_tensor, py::arg("tensor"));
   register_exception_translator();
   bind_session(m);
+  bind_planning(m);
+  bind_recording(m);
 }
 
 } // namespace torchlms

@@ -26,6 +26,8 @@ namespace torchlms {
 //   kSwappingIn   kSwappedOut   a read failed; the block is freed           link thread
 //   kDevice       kSwappedOut   prefetched too early and evicted before its reclaimer
 //                               first use: the extent still holds the bytes
+//   kDevice       kDropped      drop found that ours is the only reference the caller
+//   kDropped      kDevice       restore: the caller has made the bytes again the caller
 //   any           discarded     the last handle died                        its destructor
 //
 // A copy in flight keeps its StorageState, and so the block and the extent, alive; the chunk
@@ -71,6 +73,11 @@ bool SwapEngine::was_swapped(const StorageStatePtr& state) const {
   return state->was_swapped_;
 }
 
+bool SwapEngine::was_dropped(const StorageStatePtr& state) const {
+  const std::lock_guard lock(mutex_);
+  return state->was_dropped_;
+}
+
 Residency SwapEngine::residency(const StorageStatePtr& state) const {
   const std::lock_guard lock(mutex_);
   return state->residency_;
@@ -84,6 +91,38 @@ void SwapEngine::pin(const StorageStatePtr& state) {
 bool SwapEngine::swap_out(const StorageStatePtr& state) {
   const std::lock_guard lock(mutex_);
   return start_swap_out(state, TransferClass::kEvict);
+}
+
+bool SwapEngine::drop(const StorageStatePtr& state) {
+  Lock lock(mutex_);
+  if (!may_leave(*state)) {
+    return false;
+  }
+  resident_.erase(state->order);
+  state->residency_ = Residency::kDropped;
+  state->was_dropped_ = true;
+  state->extent_ = nullptr;
+  free_device_copy(lock, state);
+  return true;
+}
+
+void SwapEngine::restore(const StorageStatePtr& state, c10::Storage storage) {
+  const std::lock_guard lock(mutex_);
+  TORCH_INTERNAL_ASSERT(
+      static_cast<Bytes>(storage.nbytes()) == state->storage_bytes,
+      "torchlms: a replay made ",
+      storage.nbytes(),
+      " bytes where ",
+      state->storage_bytes,
+      " were dropped");
+  if (state->is_discarded_) {
+    return;
+  }
+  device_.add_managed_bytes(state->size_bytes);
+  state->device_copy_ = std::move(storage);
+  state->residency_ = Residency::kDevice;
+  resident_.emplace(state->order, state);
+  changed_.notify_all();
 }
 
 // Requires: mutex_ held.
@@ -260,6 +299,7 @@ c10::Storage SwapEngine::acquire(const StorageStatePtr& state, const InterruptFn
     if (state->read_error_) {
       std::rethrow_exception(std::exchange(state->read_error_, nullptr));
     }
+    TORCH_INTERNAL_ASSERT(state->residency_ != Residency::kDropped);
     if (state->residency_ == Residency::kSwappedOut) {
       lock.unlock();
       start_swap_in(state, TransferClass::kDemand);
@@ -322,57 +362,6 @@ void SwapEngine::discard(const StorageStatePtr& state) {
   }
   state->extent_ = nullptr;
   free_device_copy(lock, state);
-}
-
-bool SwapEngine::reclaim(Bytes needed) {
-  Lock lock(mutex_);
-  for (auto it = resident_.begin(); it != resident_.end() && out_in_flight_ < needed;) {
-    const StorageStatePtr state = (it++)->second;
-    if (may_leave(*state) && state->extent_) {
-      // Prefetched and not used yet: it can go for nothing.
-      resident_.erase(state->order);
-      state->residency_ = Residency::kSwappedOut;
-      free_device_copy(lock, state);
-      return true;
-    }
-    if (start_swap_out(state, TransferClass::kDemand)) {
-      ++stats_.num_evictions;
-    }
-  }
-  for (const auto& [order, state] : resident_) {
-    if (state->residency_ == Residency::kSwappingOut) {
-      link_->promote(state->transfer_, TransferClass::kDemand);
-    }
-  }
-  cancel_prefetches(needed - out_in_flight_);
-  if (num_moves_ == 0) {
-    return false;
-  }
-  const StallTimer timer(stall_ns_);
-  const uint64_t num_before = num_ended_moves_;
-  changed_.wait(lock, [&] { return num_ended_moves_ != num_before; });
-  return true;
-}
-
-// Those of storages that are needed last. Requires: mutex_ held.
-void SwapEngine::cancel_prefetches(Bytes enough) {
-  Bytes cancelled = 0;
-  for (auto it = arriving_.begin(); it != arriving_.end() && cancelled < enough; ++it) {
-    const StorageState& state = *it->second;
-    if (state.num_waiting_ == 0) {
-      link_->cancel(state.transfer_); // or it ends soon, and can go for nothing then
-      cancelled += state.size_bytes;
-    }
-  }
-}
-
-void SwapEngine::relieve(Bytes target) {
-  const std::lock_guard lock(mutex_);
-  for (auto it = resident_.begin();
-       it != resident_.end() && device_.held_bytes() - out_in_flight_ > target && !write_error_;
-       ++it) {
-    start_swap_out(it->second, TransferClass::kEvict);
-  }
 }
 
 void SwapEngine::rethrow_error() {

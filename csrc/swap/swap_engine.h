@@ -40,6 +40,7 @@ class StorageState {
   std::shared_ptr<DiskExtent> extent_; // holds the bytes unless they exist on the device only
   Link::TransferPtr transfer_; // in kSwappingOut and kSwappingIn
   bool was_swapped_ = false;
+  bool was_dropped_ = false;
   bool is_pinned_ = false; // never move again
   bool is_discarded_ = false;
   int num_waiting_ = 0; // threads in acquire that wait for it to arrive
@@ -67,6 +68,7 @@ class TORCHLMS_EXPORT SwapEngine {
   // Ours is the only reference: nobody can read, write or free the bytes but through us.
   bool is_sole_owner(const StorageStatePtr& state) const;
   bool was_swapped(const StorageStatePtr& state) const;
+  bool was_dropped(const StorageStatePtr& state) const;
   Residency residency(const StorageStatePtr& state) const;
   // Never moves it again (the caller found another owner that cannot be seen).
   void pin(const StorageStatePtr& state);
@@ -78,8 +80,14 @@ class TORCHLMS_EXPORT SwapEngine {
   // anything. False when it has none.
   bool try_swap_in(const StorageStatePtr& state);
   // The bytes, on the device: waits for a copy in flight, fetches what is on disk. Throws DiskError
-  // or c10::OutOfMemoryError.
+  // or c10::OutOfMemoryError. Requires: not dropped.
   c10::Storage acquire(const StorageStatePtr& state, const InterruptFn& interrupt = nullptr);
+  // Frees the block without a copy: the caller can make the bytes again. False, and nothing happens,
+  // where swap_out would do nothing.
+  bool drop(const StorageStatePtr& state);
+  // Takes the bytes that were made again. Without effect when nobody wants them any more. Requires: it
+  // was dropped and not restored since, by this thread or under a lock of the caller's.
+  void restore(const StorageStatePtr& state, c10::Storage storage);
   // Waits until a copy out that is in flight has ended and its block is free.
   void wait_swapped_out(const StorageStatePtr& state);
   void wait_all_swapped_out();

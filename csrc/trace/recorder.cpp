@@ -37,30 +37,25 @@ StorageId Recorder::add_storage(Bytes size_bytes, bool is_root) {
 
 ValueId Recorder::add_value(
     StorageId storage, Bytes offset_bytes, Bytes size_bytes, int32_t version, OpId producer) {
-  trace_.values.push_back({storage, offset_bytes, size_bytes, version, producer});
+  trace_.values.push_back({storage, offset_bytes, size_bytes, version, producer, /*is_final=*/true});
   return static_cast<ValueId>(trace_.values.size() - 1);
 }
 
-OpId Recorder::add_op(
-    std::string_view name,
-    uint64_t signature,
-    double duration_us,
-    std::span<const ValueId> inputs,
-    std::span<const ValueId> outputs,
-    double time_us,
-    Bytes base_bytes,
-    Bytes base_peak_bytes) {
+OpId Recorder::add_op(const ObservedOp& observed, double time_us, Bytes base_bytes, Bytes base_peak_bytes) {
   const auto id = static_cast<OpId>(trace_.ops.size());
   Op op;
-  op.name = intern(name);
+  op.name = intern(observed.name);
   op.first_value = static_cast<int32_t>(trace_.op_values.size());
-  op.num_inputs = static_cast<int32_t>(inputs.size());
-  op.num_outputs = static_cast<int32_t>(outputs.size());
-  op.signature = signature;
-  op.duration_us = duration_us;
-  trace_.op_values.insert(trace_.op_values.end(), inputs.begin(), inputs.end());
-  trace_.op_values.insert(trace_.op_values.end(), outputs.begin(), outputs.end());
-  trace_.prefix_signatures.push_back(combine(trace_.signature(), signature));
+  op.num_inputs = static_cast<int32_t>(observed.inputs.size());
+  op.num_outputs = static_cast<int32_t>(observed.outputs.size());
+  op.num_written = static_cast<int32_t>(observed.written.size());
+  op.is_replayable = observed.is_replayable;
+  op.signature = observed.signature;
+  op.duration_us = observed.duration_us;
+  for (const auto& values : {observed.inputs, observed.outputs, observed.written}) {
+    trace_.op_values.insert(trace_.op_values.end(), values.begin(), values.end());
+  }
+  trace_.prefix_signatures.push_back(combine(trace_.signature(), observed.signature));
   trace_.ops.push_back(op);
   append_event({EventKind::kOp, id, time_us, base_bytes, base_peak_bytes});
   return id;
@@ -71,7 +66,7 @@ EventId Recorder::add_event(
   const EventId id = append_event({kind, storage, time_us, base_bytes, base_peak_bytes});
   StorageRecord& record = trace_.storages[storage];
   record.num_packs += kind == EventKind::kPack ? 1 : 0;
-  if (!record.is_managed) {
+  if (!record.is_managed && kind != EventKind::kFree) {
     return id;
   }
   switch (kind) {
@@ -96,6 +91,18 @@ EventId Recorder::add_event(
 
 void Recorder::set_managed(StorageId storage) {
   trace_.storages[storage].is_managed = true;
+}
+
+void Recorder::set_opaque(StorageId storage) {
+  trace_.storages[storage].is_opaque = true;
+}
+
+void Recorder::set_outlives_step(StorageId storage) {
+  trace_.storages[storage].outlives_step = true;
+}
+
+void Recorder::set_changed(ValueId value) {
+  trace_.values[value].is_final = false;
 }
 
 void Recorder::add_packed_bytes(StorageId storage, Bytes size_bytes) {

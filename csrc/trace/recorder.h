@@ -8,14 +8,26 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "export.h"
 #include "trace/trace.h"
 
 namespace torchlms {
 
+// An op that has returned, as the observer saw it; see Op.
+struct ObservedOp {
+  std::string_view name;
+  uint64_t signature = 0;
+  double duration_us = 0;
+  std::span<const ValueId> inputs = {};
+  std::span<const ValueId> outputs = {};
+  std::span<const ValueId> written = {};
+  bool is_replayable = false;
+};
+
 // Turns what happens in one step into a Trace; its only writer. Called for every op: once the names of
 // the operators have been seen, a call appends to vectors and does nothing else. Thread-safety: none.
 // Owns the trace until finish(). Fails only where a vector cannot grow.
-class Recorder {
+class TORCHLMS_EXPORT Recorder {
  public:
   // entry_bytes: held by the device's allocator at scope entry.
   explicit Recorder(Bytes entry_bytes = 0);
@@ -24,21 +36,17 @@ class Recorder {
   StorageId add_storage(Bytes size_bytes, bool is_root);
   ValueId add_value(StorageId storage, Bytes offset_bytes, Bytes size_bytes, int32_t version, OpId producer);
   // Also appends the op's event.
-  OpId add_op(
-      std::string_view name,
-      uint64_t signature,
-      double duration_us,
-      std::span<const ValueId> inputs,
-      std::span<const ValueId> outputs,
-      double time_us,
-      Bytes base_bytes,
-      Bytes base_peak_bytes);
+  OpId add_op(const ObservedOp& observed, double time_us, Bytes base_bytes, Bytes base_peak_bytes);
   // Also fills in the storage's positions. Requires: kind is not kOp.
   EventId add_event(
       EventKind kind, StorageId storage, double time_us, Bytes base_bytes, Bytes base_peak_bytes);
 
   // Requires: no event of the storage yet.
   void set_managed(StorageId storage);
+  void set_opaque(StorageId storage);
+  void set_outlives_step(StorageId storage);
+  // The version went on after this value.
+  void set_changed(ValueId value);
   // The size of one packed view.
   void add_packed_bytes(StorageId storage, Bytes size_bytes);
   // The autograd node that is about to run.

@@ -51,6 +51,7 @@ void write(JsonWriter& json, const Value& value) {
       .field("size_bytes", value.size_bytes)
       .field("version", value.version)
       .field("producer", value.producer)
+      .field("is_final", value.is_final)
       .end_object();
 }
 
@@ -59,6 +60,8 @@ void write(JsonWriter& json, const StorageRecord& storage) {
       .field("size_bytes", storage.size_bytes)
       .field("is_root", storage.is_root)
       .field("is_managed", storage.is_managed)
+      .field("is_opaque", storage.is_opaque)
+      .field("outlives_step", storage.outlives_step)
       .field("num_packs", storage.num_packs)
       .field("packed_bytes", storage.packed_bytes)
       .field("first_pack", storage.first_pack)
@@ -119,6 +122,8 @@ std::string Trace::to_json() const {
     json.field("duration_us", op.duration_us);
     write_ids(json, "inputs", inputs(op));
     write_ids(json, "outputs", outputs(op));
+    write_ids(json, "written", written(op));
+    json.field("is_replayable", op.is_replayable);
     json.end_object();
   }
   json.end_array();

@@ -38,24 +38,30 @@ struct Value {
   Bytes size_bytes = 0; // span from the first to the last element
   int32_t version = 0;
   OpId producer = kNone; // kNone: a root (parameter, input, made unseen)
+  bool is_final = true; // when the step ended, the version was still this one
 };
 
 // Its name and its values lie in the trace: an op costs no allocation of its own.
 struct Op {
   int32_t name = kNone; // index into Trace::op_names
-  int32_t first_value = 0; // index into Trace::op_values: the inputs, then the outputs
+  int32_t first_value = 0; // index into Trace::op_values: the inputs, the outputs, the written
   int32_t num_inputs = 0;
   int32_t num_outputs = 0;
+  int32_t num_written = 0;
+  bool is_replayable = false; // run again on the same bytes it gives the same bytes, and changes nothing else
   uint64_t signature = 0; // operator, geometry of the tensor arguments, which storages they are
   double duration_us = 0;
 };
 
 // A storage that an op read or wrote, or that autograd saved. Event positions are kNone where the
-// thing did not happen. Only managed storages have positions; they are the planner's candidates.
+// thing did not happen. Only managed storages, which are the planner's candidates, have positions other
+// than `freed`.
 struct StorageRecord {
   Bytes size_bytes = 0; // what the allocator holds for it
   bool is_root = false; // alive at scope entry: never moved
   bool is_managed = false; // saved by autograd, big enough and of a kind that may be moved
+  bool is_opaque = false; // written by something that was not seen as an op
+  bool outlives_step = false; // the program held it when the step had ended
   int32_t num_packs = 0;
   Bytes packed_bytes = 0; // sum over packs of the views' own sizes
   EventId first_pack = kNone;
@@ -88,6 +94,10 @@ struct TORCHLMS_EXPORT Trace {
   }
   std::span<const ValueId> outputs(const Op& op) const {
     return std::span(op_values).subspan(op.first_value + op.num_inputs, op.num_outputs);
+  }
+  // What it left changed: the storages that it made, and those that it wrote in place.
+  std::span<const ValueId> written(const Op& op) const {
+    return std::span(op_values).subspan(op.first_value + op.num_inputs + op.num_outputs, op.num_written);
   }
   uint64_t signature() const {
     return prefix_signatures.empty() ? 0 : prefix_signatures.back();

@@ -18,6 +18,6 @@ inline constexpr int32_t kNone = -1;
 enum class Tier : uint8_t { kDevice, kHost, kDisk };
 
 // Where the bytes of one storage are now.
-enum class Residency : uint8_t { kDevice, kSwappingOut, kSwappedOut, kSwappingIn };
+enum class Residency : uint8_t { kDevice, kSwappingOut, kSwappedOut, kSwappingIn, kDropped };
 
 } // namespace torchlms

@@ -67,6 +67,8 @@ class TORCHLMS_API Budget {
 enum class Policy : uint8_t {
   kAuto, // the best plan
   kSwap, // only swapping
+  kRecompute, // runs again what it may, swaps the rest
+  kHybrid, // swaps, and turns to running again by decreasing swap volume
   kOff, // moves nothing, only counts
 };
 
@@ -87,7 +89,7 @@ struct TORCHLMS_API Options {
   bool verify = false;
 
   // The defaults, overridden by the variables TORCHLMS_BUDGET ("20GiB", "0.8", "auto", "min"),
-  // TORCHLMS_POLICY ("auto", "swap", "off"), TORCHLMS_DISK_PATH, TORCHLMS_DISK_BUDGET,
+  // TORCHLMS_POLICY ("auto", "swap", "recompute", "hybrid", "off"), TORCHLMS_DISK_PATH, TORCHLMS_DISK_BUDGET,
   // TORCHLMS_LINK_LIMIT ("400MB/s"), TORCHLMS_MIN_OFFLOAD_BYTES and TORCHLMS_VERIFY. Throws
   // std::invalid_argument that quotes the variable, its value and the accepted forms.
   static Options from_environment();

@@ -16,6 +16,7 @@ from training import first_difference, has_hooks, held_bytes, left_bytes, run, r
 NUM_PROGRAMS = int(os.environ.get("TORCHLMS_RANDOM_PROGRAMS", "150"))
 FIRST_SEED = int(os.environ.get("TORCHLMS_RANDOM_SEED", "0"))
 NUM_GROUPS = 10
+POLICIES = ("swap", "recompute", "hybrid", "auto")
 FAST_LINK = "100GB/s"  # so that the planner knows the link and measures no disk
 SLACK_BYTES = 16 << 10  # four tensors
 
@@ -41,13 +42,13 @@ def random_budget(program: RandomProgram, rng: random.Random) -> int | str:
     return int(floor - before + rng.random() * 1.1 * max(peak - floor, 0)) + SLACK_BYTES
 
 
-def failure_of(program: RandomProgram, budget: int | str) -> str | None:
+def failure_of(program: RandomProgram, budget: int | str, policy: str = "swap") -> str | None:
     """What is wrong with the program under torchlms; None when nothing is."""
     expected = run(program)
     before = held_bytes()
     limit = budget if budget == "min" else before + budget
     try:
-        got, _ = run_offloaded(program, limit, link_limit=FAST_LINK)
+        got, _ = run_offloaded(program, limit, link_limit=FAST_LINK, policy=policy)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     difference = first_difference(expected, got)
@@ -62,15 +63,16 @@ def failure_of(program: RandomProgram, budget: int | str) -> str | None:
 def test_random_programs_are_exact_and_leave_nothing(group: int) -> None:
     for seed in range(FIRST_SEED + group, FIRST_SEED + NUM_PROGRAMS, NUM_GROUPS):
         program = make_program(seed)
-        budget = random_budget(program, random.Random(seed))
-        failure = failure_of(program, budget)
+        rng = random.Random(seed)
+        budget = random_budget(program, rng)
+        policy = rng.choice(POLICIES)
+        failure = failure_of(program, budget, policy)
         if failure is not None:
+            settings = (budget, policy)
             small = shrink(
-                program, lambda candidate, at=budget: failure_of(candidate, at) is not None
+                program, lambda candidate, at=settings: failure_of(candidate, *at) is not None
             )
-            pytest.fail(
-                f"seed {seed}, budget {budget}: {failure}\nshrunk to\n{small}", pytrace=False
-            )
+            pytest.fail(f"seed {seed}, {settings}: {failure}\nshrunk to\n{small}", pytrace=False)
 
 
 def test_every_op_runs_in_a_program_of_its_own() -> None:
@@ -78,7 +80,8 @@ def test_every_op_runs_in_a_program_of_its_own() -> None:
         program = RandomProgram((Line(op, 0, 1), Line("sin", 2, 0)), (2, 3), ("backward",) * 2, -1)
         results = run(program)
         assert "RuntimeError" not in results[0], op
-        assert failure_of(program, "min") is None, op
+        for policy in ("swap", "recompute"):
+            assert failure_of(program, "min", policy) is None, (op, policy)
 
 
 def test_a_failing_program_is_shrunk_to_the_line_that_fails() -> None:

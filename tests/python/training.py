@@ -102,6 +102,10 @@ def assert_exact(program: Program, budget: str = "min", **settings: Any) -> dict
     return report.to_dict()
 
 
+def moved_bytes(report: dict[str, Any]) -> int:
+    return report["swapped_bytes"] + report["recomputed_bytes"]
+
+
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> list[Any]:
     """Parameters, gradients, buffers and optimizer state."""
     state = [model.state_dict(), [parameter.grad for parameter in model.parameters()]]

@@ -18,7 +18,11 @@ class HandTrace {
     return *this;
   }
   HandTrace& op(std::string_view name) {
-    recorder_.add_op(name, 1, 0, {}, {}, now_us_, base_bytes_, base_bytes_);
+    recorder_.add_op(
+        {.name = name, .signature = 1, .inputs = {}, .outputs = {}, .written = {}},
+        now_us_,
+        base_bytes_,
+        base_bytes_);
     return *this;
   }
   StorageId pack(Bytes size_bytes) {

@@ -41,12 +41,33 @@ TEST(Plan, ASwapThatNeverComesBackStillMovesSomething) {
   EXPECT_FALSE(plan.moves_nothing());
 }
 
+TEST(Plan, RecomputedBytesCountRecomputesOnly) {
+  const Trace trace = three_layers();
+  Plan plan = plan_that_swaps_the_first_layer();
+  EXPECT_EQ(plan.recomputed_bytes(trace), 0);
+  plan.actions[1].kind = ActionKind::kRecompute;
+  EXPECT_EQ(plan.recomputed_bytes(trace), 100);
+  EXPECT_EQ(plan.swapped_bytes(trace), 100);
+  plan.actions[0] = Action();
+  EXPECT_FALSE(plan.moves_nothing());
+}
+
+TEST(Plan, TextAndJsonSayWhatIsRecomputed) {
+  Plan plan = plan_that_swaps_the_first_layer();
+  plan.actions[1].kind = ActionKind::kRecompute;
+  EXPECT_NE(
+      plan.to_text(three_layers()).find("storage 1  0.00 MiB  recompute  drop @7  used @11\n"),
+      std::string::npos);
+  EXPECT_NE(plan.to_json().find(R"({"kind":"recompute","tier":"disk","swap_out":-1,)"), std::string::npos);
+}
+
 TEST(Plan, TextHasALinePerStorageThatMayBeMoved) {
   const std::string text = plan_that_swaps_the_first_layer().to_text(three_layers());
   EXPECT_EQ(
       text,
       "policy swap, budget 0.00 MiB, smallest possible 0.00 MiB at aten::second\n"
-      "peak 0.00 MiB, step 0.07 ms of which 0.01 ms waiting, 0.00 MiB swapped\n"
+      "peak 0.00 MiB, step 0.07 ms (at least 0.00 ms) of which 0.01 ms waiting and 0.00 ms recomputing, 0.00 MiB swapped, 0.00 MiB "
+      "recomputed\n"
       "storage 0  0.00 MiB  swap to host  out @4  free by @5  in @11  used @13\n"
       "storage 1  0.00 MiB  keep\n"
       "storage 2  0.00 MiB  keep\n");
@@ -68,7 +89,7 @@ TEST(Plan, JsonHasTheFormatFirstAndEveryField) {
       R"("actions":[{"kind":"swap","tier":"host","swap_out":4,"release":5,"swap_in":11},)"
       R"({"kind":"keep","tier":"disk","swap_out":-1,"release":-1,"swap_in":-1}],)"
       R"("swap_in_order":[0],"fits":true,"predicted_peak_bytes":210,"predicted_step_us":65,)"
-      R"("predicted_stall_us":5,"floor_bytes":210,"floor_op":"aten::second"})");
+      R"("predicted_stall_us":5,"predicted_recompute_us":0,"lower_bound_us":0,"floor_bytes":210,"floor_op":"aten::second"})");
 }
 
 } // namespace

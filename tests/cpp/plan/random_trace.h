@@ -19,24 +19,38 @@ struct RandomTraceOptions {
   uint64_t seed = 0;
 };
 
-// Plays a step of a made-up network into a Recorder: op i makes storage i, from storage i - 1 and, where
-// the shape says so, from an older one; autograd saves some inputs and outputs; backward runs the ops in
-// reverse. Equal options give equal traces.
+// Sizes are large enough for no record to hold them.
+inline constexpr Bytes kUnit = 4096;
+
+// Plays a step of a made-up network into a Recorder: op i makes value i, from value i - 1 and, where the
+// shape says so, from an older one; some ops write in place, read weights, update running statistics, or
+// may not run again; autograd saves some inputs and outputs; backward runs the ops in reverse. Equal
+// options give equal traces.
 class RandomStep {
  public:
   explicit RandomStep(const RandomTraceOptions& options)
       : options_(options), random_(options.seed * 3 + static_cast<uint64_t>(options.shape)) {}
 
   Trace play() {
-    base_ = uniform(0, 4000);
+    base_ = uniform(0, 4000) * kUnit;
     recorder_ = Recorder(base_);
     plan_network();
+    weight_ = root(/*outlives_step=*/true);
+    statistics_ = root(/*outlives_step=*/true);
+    input_ = root(chance(50));
+    const bool saves_input = chance(70);
+    if (saves_input) {
+      recorder_.add_event(EventKind::kPack, input_.storage, time_us_, base_, base_);
+    }
     for (int i = 0; i < options_.num_ops; ++i) {
       forward(i);
     }
     recorder_.end_forward();
     for (int i = options_.num_ops - 1; i >= 0; --i) {
       backward(i);
+    }
+    if (saves_input) {
+      recorder_.add_event(EventKind::kFree, input_.storage, time_us_, base_, std::max(peak_, base_));
     }
     return recorder_.finish();
   }
@@ -51,6 +65,11 @@ class RandomStep {
     bool is_packed = false;
     bool is_held_by_program = false; // past the end of the forward pass
     bool is_freed_by_step = true;
+    bool is_opaque = false;
+  };
+  struct Root {
+    StorageId storage = kNone;
+    ValueId value = kNone;
   };
 
   int64_t uniform(int64_t low, int64_t high) {
@@ -58,6 +77,17 @@ class RandomStep {
   }
   bool chance(int percent) {
     return uniform(1, 100) <= percent;
+  }
+
+  Root root(bool outlives_step) {
+    const StorageId id = recorder_.add_storage(1000 * kUnit, true);
+    if (outlives_step) {
+      recorder_.set_outlives_step(id);
+    }
+    return {id, recorder_.add_value(id, 0, 1000 * kUnit, 0, kNone)};
+  }
+  Activation& activation(int value) {
+    return activations_[owners_[value]];
   }
 
   void plan_network() {
@@ -78,26 +108,41 @@ class RandomStep {
       Activation& activation = activations_[i];
       // A U-Net is wide at its ends and narrow in the middle.
       const int scale = options_.shape == Shape::kUNet ? 1 + std::abs(depth - i) : 4;
-      activation.size_bytes = uniform(1, 100) * scale;
+      activation.size_bytes = uniform(1, 100) * scale * kUnit;
       activation.is_movable = !chance(10);
       activation.is_held_by_program = chance(8);
       activation.is_freed_by_step = !chance(4);
-      for (const int input : inputs_[i]) {
-        activations_[input].last_reader = i;
-      }
+      activation.is_opaque = chance(3);
     }
+    plan_saves();
+  }
+
+  void plan_saves() {
+    const int n = options_.num_ops;
+    std::vector<int> num_uses(n); // readers and saves
     saves_.resize(n);
     for (int i = 0; i < n; ++i) {
       for (const int input : inputs_[i]) {
-        if (chance(75)) {
+        ++num_uses[input];
+        if (chance(60)) {
           saves_[i].push_back(input);
+          ++num_uses[input];
         }
       }
       if (chance(30)) {
         saves_[i].push_back(i);
+        ++num_uses[i];
+      }
+    }
+    for (int i = 0; i < n; ++i) {
+      const bool is_in_place = i > 0 && num_uses[i - 1] == 1 && inputs_[i].size() == 1 && chance(40);
+      owners_.push_back(is_in_place ? owners_[i - 1] : i);
+      activation(i).last_reader = i;
+      for (const int input : inputs_[i]) {
+        activation(input).last_reader = i;
       }
       for (const int saved : saves_[i]) {
-        ++activations_[saved].uses_left;
+        ++activation(saved).uses_left;
       }
     }
   }
@@ -112,33 +157,60 @@ class RandomStep {
     peak_ = base_;
   }
 
+  void make(int i) {
+    Activation& output = activation(i);
+    if (owners_[i] == i) {
+      output.storage = recorder_.add_storage(output.size_bytes, false);
+      if (output.is_opaque) {
+        recorder_.set_opaque(output.storage);
+      }
+      base_ += output.size_bytes;
+    } else {
+      recorder_.set_changed(values_.back());
+    }
+    values_.push_back(recorder_.add_value(output.storage, 0, output.size_bytes, i - owners_[i], i));
+  }
+
   void forward(int i) {
-    Activation& output = activations_[i];
-    output.storage = recorder_.add_storage(output.size_bytes, false);
-    output_values_.push_back(recorder_.add_value(output.storage, 0, output.size_bytes, 0, i));
-    advance(uniform(0, 200));
-    base_ += output.size_bytes;
+    const double start_us = time_us_;
+    advance(uniform(0, 200) * kUnit);
+    make(i);
     for (const int saved : saves_[i]) {
-      pack(activations_[saved]);
+      pack(activation(saved));
     }
     advance(0);
     std::vector<ValueId> inputs;
     std::transform(inputs_[i].begin(), inputs_[i].end(), std::back_inserter(inputs), [this](int input) {
-      return output_values_[input];
+      return values_[input];
     });
+    std::vector<ValueId> written = {values_[i]};
+    if (i == 0) {
+      inputs.push_back(input_.value);
+    }
+    if (chance(40)) {
+      inputs.push_back(weight_.value);
+    }
+    if (chance(10)) {
+      inputs.push_back(statistics_.value);
+      recorder_.set_changed(statistics_.value);
+      statistics_.value = recorder_.add_value(statistics_.storage, 0, 1000 * kUnit, i + 1, i);
+      written.push_back(statistics_.value);
+    }
     const char* const name = i % 2 == 0 ? "aten::convolution" : "aten::relu";
     recorder_.add_op(
-        name,
-        static_cast<uint64_t>(i) + 1,
-        1,
-        inputs,
-        {&output_values_[i], 1},
+        {.name = name,
+         .signature = static_cast<uint64_t>(i) + 1,
+         .duration_us = time_us_ - start_us,
+         .inputs = inputs,
+         .outputs = {&values_[i], 1},
+         .written = written,
+         .is_replayable = !chance(12)},
         time_us_,
         base_,
         std::max(peak_, base_));
     peak_ = base_;
     for (int j = 0; j <= i; ++j) {
-      if (activations_[j].last_reader == i || (i == j && activations_[j].last_reader < i)) {
+      if (owners_[j] == j && activations_[j].last_reader == i) {
         die(activations_[j]);
       }
     }
@@ -146,14 +218,11 @@ class RandomStep {
 
   void pack(Activation& activation) {
     recorder_.add_packed_bytes(activation.storage, activation.size_bytes);
-    if (!activation.is_movable) {
-      return;
-    }
-    if (!activation.is_packed) {
+    if (activation.is_movable && !activation.is_packed) {
       recorder_.set_managed(activation.storage);
       base_ -= activation.size_bytes;
-      activation.is_packed = true;
     }
+    activation.is_packed = true;
     event(EventKind::kPack, activation);
   }
 
@@ -161,7 +230,7 @@ class RandomStep {
     if (activation.is_held_by_program) {
       return;
     }
-    if (activation.is_packed) {
+    if (activation.is_packed && activation.is_movable) {
       event(EventKind::kDead, activation);
     } else if (activation.uses_left == 0) {
       base_ -= activation.size_bytes;
@@ -173,17 +242,18 @@ class RandomStep {
     const bool is_skipped = chance(7); // its gradient was not needed: nothing is unpacked
     advance(0);
     for (const int saved : saves_[i]) {
-      if (activations_[saved].is_packed && !is_skipped) {
-        event(EventKind::kUnpack, activations_[saved]);
+      if (activation(saved).is_packed && !is_skipped) {
+        event(EventKind::kUnpack, activation(saved));
       }
     }
-    advance(uniform(0, 300));
-    base_ += uniform(0, 20);
+    advance(uniform(0, 300) * kUnit);
+    base_ += uniform(0, 20) * kUnit;
     for (const int saved : saves_[i]) {
-      Activation& activation = activations_[saved];
-      if (--activation.uses_left == 0 && activation.is_packed && activation.is_freed_by_step) {
-        event(EventKind::kFree, activation);
-        base_ += activation.is_held_by_program ? activation.size_bytes : 0;
+      Activation& used = activation(saved);
+      if (--used.uses_left == 0 && used.is_packed && used.is_freed_by_step) {
+        event(EventKind::kFree, used);
+        base_ += used.is_held_by_program && used.is_movable ? used.size_bytes : 0;
+        base_ -= !used.is_held_by_program && !used.is_movable ? used.size_bytes : 0;
         peak_ = std::max(peak_, base_);
       }
     }
@@ -193,9 +263,13 @@ class RandomStep {
   std::mt19937_64 random_;
   Recorder recorder_;
   std::vector<Activation> activations_;
+  std::vector<int> owners_; // per op: which activation's storage holds its output
   std::vector<std::vector<int>> inputs_; // per op: ops whose outputs it reads
   std::vector<std::vector<int>> saves_; // per op
-  std::vector<ValueId> output_values_;
+  std::vector<ValueId> values_; // per op
+  Root weight_;
+  Root statistics_;
+  Root input_;
   double time_us_ = 0;
   Bytes base_ = 0;
   Bytes peak_ = 0; // of the base since the previous event

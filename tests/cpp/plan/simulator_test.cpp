@@ -7,6 +7,7 @@
 
 #include "hand_trace.h"
 #include "plan/planner.h"
+#include "plan/step_timer.h"
 #include "random_trace.h"
 
 namespace torchlms {
@@ -127,7 +128,7 @@ Bytes held_from_intervals(const Trace& trace, const Plan& plan, const Timeline& 
         (storage.freed != kNone && event > storage.freed)) {
       continue;
     }
-    const auto out = std::ranges::find(timeline.out, static_cast<StorageId>(i), &LinkInterval::storage);
+    const auto out = std::ranges::find(timeline.out, static_cast<StorageId>(i), &Interval::storage);
     const bool has_left = out != timeline.out.end() && event > plan.actions[i].swap_out &&
         timeline.event_us[event - 1] >= out->end_us;
     const EventId swap_in = plan.actions[i].swap_in;
@@ -137,7 +138,7 @@ Bytes held_from_intervals(const Trace& trace, const Plan& plan, const Timeline& 
   return held;
 }
 
-void expect_serial(const std::vector<LinkInterval>& intervals) {
+void expect_serial(const std::vector<Interval>& intervals) {
   for (size_t i = 1; i < intervals.size(); ++i) {
     EXPECT_GE(intervals[i].start_us, intervals[i - 1].end_us);
   }
@@ -146,17 +147,17 @@ void expect_serial(const std::vector<LinkInterval>& intervals) {
 TEST(Simulator, TimelinesAreInOrderAndAgreeWithASlowCount) {
   for (const Trace& trace : random_traces(90)) {
     const Floor floor = floor_of(trace);
-    const CostModel costs{3e7, 4e7, 2};
-    const Plan plan = make_plan(trace, costs, {floor.bytes + floor.bytes / 8, 0});
+    const CostModel costs{3e7 * kUnit, 4e7 * kUnit, 2};
+    const Plan plan = make_plan(trace, costs, {floor.bytes + floor.bytes / 8, 0, PlanPolicy::kSwap});
     const Timeline timeline = simulate(trace, plan, costs);
     EXPECT_TRUE(std::ranges::is_sorted(timeline.event_us));
     expect_serial(timeline.out);
     expect_serial(timeline.in);
-    for (const LinkInterval& out : timeline.out) {
+    for (const Interval& out : timeline.out) {
       EXPECT_GE(out.start_us, timeline.event_us[plan.actions[out.storage].swap_out - 1]);
       EXPECT_LE(out.end_us, timeline.event_us[plan.actions[out.storage].release]);
     }
-    for (const LinkInterval& in : timeline.in) {
+    for (const Interval& in : timeline.in) {
       EXPECT_GE(in.start_us, timeline.event_us[plan.actions[in.storage].swap_in]);
       EXPECT_LE(in.end_us, timeline.event_us[trace.storages[in.storage].first_unpack]);
     }
@@ -166,6 +167,19 @@ TEST(Simulator, TimelinesAreInOrderAndAgreeWithASlowCount) {
     }
     EXPECT_EQ(timeline.peak_bytes, *std::ranges::max_element(timeline.held_bytes));
     EXPECT_EQ(timeline.step_us, timeline.event_us.back());
+  }
+}
+
+TEST(Simulator, TheStepTimerSaysTheSame) {
+  for (const Trace& trace : random_traces(some(60))) {
+    StepTimer timer(trace.events.size(), trace.storages.size());
+    const Floor floor = floor_of(trace);
+    for (const double bytes_per_s : {3e6, 3e7, 3e8}) {
+      const CostModel costs{bytes_per_s * kUnit, bytes_per_s * kUnit, 2};
+      const PlanRequest request{floor.bytes + floor.bytes / 8, 0, PlanPolicy::kSwap};
+      const Plan plan = make_plan(trace, costs, request);
+      EXPECT_NEAR(timer.step_us(trace, plan, costs), plan.predicted_step_us, 1e-6);
+    }
   }
 }
 

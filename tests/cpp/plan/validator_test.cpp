@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "hand_trace.h"
+#include "op_trace.h"
 
 namespace torchlms {
 namespace {
@@ -117,6 +118,93 @@ TEST(Validator, AStorageThatIsNeverUnpackedLeavesBeforeItIsFreedAndStaysAway) {
   EXPECT_EQ(validate(trace, plan), "storage 0: is released after it was freed");
   plan.actions[0] = {ActionKind::kSwap, Tier::kDisk, 2, 2, 3};
   EXPECT_EQ(validate(trace, plan), "storage 0: is brought back for no unpack");
+}
+
+constexpr Bytes kBig = 100000;
+
+// x and then y = f(x) are saved and dropped; z is saved last.
+//
+//  event   0      1       2    3       4       5    6       7    8         | 9         10      11 .. 14
+//          op x   pack x  op y pack y  dead y  op   pack z  op z dead x, z | unpack z  free z  y, then x
+struct Chain {
+  StorageId x = 0;
+  StorageId y = 1;
+  StorageId z = 2;
+  Trace trace;
+
+  Chain() {
+    OpTrace ops;
+    for (int i = 0; i < 3; ++i) {
+      ops.storage(kBig);
+    }
+    ops.op({}, {x}, {.is_replayable = false});
+    ops.save(x).op({x}, {y});
+    ops.save(y).drop(y).op({}, {});
+    ops.save(z).op({}, {z});
+    ops.drop(x).drop(z).end_forward();
+    ops.unpack(z).free(z).unpack(y).free(y).unpack(x).free(x);
+    trace = ops.finish();
+  }
+  Plan plan() const {
+    Plan plan;
+    plan.signature = trace.signature();
+    plan.actions.resize(3);
+    plan.actions[y].kind = ActionKind::kRecompute;
+    plan.budget_bytes = 2 * kBig;
+    return plan;
+  }
+};
+
+TEST(Validator, HasNothingToSayAboutAValidRecompute) {
+  const Chain chain;
+  EXPECT_EQ(validate(chain.trace, chain.plan()).value_or(""), "");
+  Plan too_small = chain.plan();
+  --too_small.budget_bytes;
+  EXPECT_NE(validate(chain.trace, too_small).value_or("").find("200000 bytes are held"), std::string::npos);
+}
+
+TEST(Validator, FindsARecomputeOfWhatCannotBeRebuilt) {
+  const Chain chain;
+  const auto answer = [&chain](StorageId id, Trace trace) {
+    Plan plan = chain.plan();
+    plan.actions[chain.y] = Action();
+    plan.actions[id].kind = ActionKind::kRecompute;
+    return validate(trace, plan).value_or("");
+  };
+  EXPECT_EQ(answer(chain.x, chain.trace), "storage 0: is recomputed, but op 0 may not run again");
+  Trace trace = chain.trace;
+  trace.storages[chain.y].is_opaque = true;
+  EXPECT_EQ(answer(chain.y, trace), "storage 1: is recomputed, but storage 1 is not written by ops alone");
+  trace = chain.trace;
+  trace.storages[chain.x].is_opaque = true;
+  EXPECT_EQ(answer(chain.y, trace), "storage 1: is recomputed, but storage 0 is not written by ops alone");
+  trace = chain.trace;
+  trace.storages[chain.y].dead = kNone;
+  EXPECT_EQ(
+      answer(chain.y, trace),
+      "storage 1: is recomputed, but autograd alone never holds it in the forward pass");
+  trace = chain.trace;
+  trace.storages[chain.y].first_unpack = kNone;
+  EXPECT_EQ(answer(chain.y, trace), "storage 1: is recomputed, but backward does not ask for it in time");
+}
+
+TEST(Validator, FindsARecomputeWithSwapEvents) {
+  const Chain chain;
+  Plan plan = chain.plan();
+  plan.actions[chain.y].swap_in = 9;
+  EXPECT_EQ(validate(chain.trace, plan), "storage 1: is recomputed but has swap events");
+}
+
+TEST(Validator, ALeafMustBeBackWhereTheReplayNeedsIt) {
+  const Chain chain;
+  Plan plan = chain.plan();
+  const EventId need = chain.trace.storages[chain.y].first_unpack;
+  const EventId dead = chain.trace.storages[chain.x].dead;
+  plan.swap_in_order = {chain.x};
+  plan.actions[chain.x] = {ActionKind::kSwap, Tier::kDisk, dead, dead, need - 1};
+  EXPECT_EQ(validate(chain.trace, plan).value_or(""), "");
+  plan.actions[chain.x].swap_in = need;
+  EXPECT_EQ(validate(chain.trace, plan), "storage 0: is brought back after its first unpack");
 }
 
 } // namespace

@@ -17,7 +17,17 @@ TEST(Recorder, AnOpKeepsItsNameValuesAndEvent) {
   const ValueId input = recorder.add_value(storage, 16, 32, 3, kNone);
   const ValueId output = recorder.add_value(recorder.add_storage(8, false), 0, 8, 0, 0);
   const std::array<ValueId, 2> inputs{input, input};
-  const OpId op = recorder.add_op("aten::mul", 5, 2.5, inputs, {&output, 1}, 10, 100, 120);
+  const OpId op = recorder.add_op(
+      {.name = "aten::mul",
+       .signature = 5,
+       .duration_us = 2.5,
+       .inputs = inputs,
+       .outputs = {&output, 1},
+       .written = {&output, 1},
+       .is_replayable = true},
+      10,
+      100,
+      120);
 
   const Trace trace = recorder.finish();
   EXPECT_EQ(op, 0);
@@ -39,8 +49,8 @@ TEST(Recorder, AnOpKeepsItsNameValuesAndEvent) {
 TEST(Recorder, OpsOfOneOperatorShareAName) {
   Recorder recorder;
   for (int i = 0; i < 3; ++i) {
-    recorder.add_op(std::string("aten::add"), 1, 0, {}, {}, 0, 0, 0);
-    recorder.add_op("aten::mul", 1, 0, {}, {}, 0, 0, 0);
+    recorder.add_op({.name = std::string("aten::add"), .signature = 1}, 0, 0, 0);
+    recorder.add_op({.name = "aten::mul", .signature = 1}, 0, 0, 0);
   }
   const Trace trace = recorder.finish();
   EXPECT_EQ(trace.op_names, (std::vector<std::string>{"aten::add", "aten::mul"}));
@@ -89,7 +99,7 @@ TEST(Recorder, TheRunningSignatureDependsOnEveryOpAndTheirOrder) {
   const auto signature_of = [](const std::vector<uint64_t>& ops) {
     Recorder recorder;
     for (const uint64_t op : ops) {
-      recorder.add_op("aten::add", op, 0, {}, {}, 0, 0, 0);
+      recorder.add_op({.name = "aten::add", .signature = op}, 0, 0, 0);
     }
     return recorder.finish().signature();
   };
@@ -108,7 +118,7 @@ TEST(Recorder, ForwardEndsAtTheFirstCallOrWithTheTrace) {
   recorder.end_forward();
   EXPECT_EQ(recorder.finish().forward_end, 1);
 
-  recorder.add_op("aten::add", 1, 0, {}, {}, 0, 0, 0);
+  recorder.add_op({.name = "aten::add", .signature = 1}, 0, 0, 0);
   EXPECT_EQ(recorder.finish().forward_end, 1);
 }
 
@@ -128,12 +138,12 @@ TEST(Recorder, TheBackwardPeakNodeIsTheOneThatRanWhenTheBasePeakedInBackward) {
 
 TEST(Recorder, IsAsNewAfterFinish) {
   Recorder recorder(5);
-  recorder.add_op("aten::add", 1, 0, {}, {}, 0, 0, 0);
+  recorder.add_op({.name = "aten::add", .signature = 1}, 0, 0, 0);
   recorder.end_forward();
   recorder.finish();
   EXPECT_TRUE(recorder.trace().events.empty());
   EXPECT_EQ(recorder.trace().entry_bytes, 0);
-  recorder.add_op("aten::add", 1, 0, {}, {}, 0, 0, 0);
+  recorder.add_op({.name = "aten::add", .signature = 1}, 0, 0, 0);
   const Trace trace = recorder.finish();
   EXPECT_EQ(trace.name(trace.ops[0]), "aten::add");
   EXPECT_EQ(trace.forward_end, 1);

@@ -33,7 +33,7 @@ TEST(Trace, AStorageThatIsNeverFreedCountsToTheEnd) {
   const StorageId kept = recorder.add_storage(7, false);
   recorder.set_managed(kept);
   add_events(recorder, kept, {EventKind::kPack}, 0);
-  recorder.add_op("aten::add", 1, 0, {}, {}, 0, 0, 10);
+  recorder.add_op({.name = "aten::add", .signature = 1}, 0, 0, 10);
   EXPECT_EQ(recorder.finish().unlimited_peak_bytes(), 17);
 }
 
@@ -70,16 +70,18 @@ TEST(Trace, JsonHasTheFormatFirstAndEveryField) {
   recorder.set_managed(id);
   recorder.add_packed_bytes(id, 16);
   recorder.add_event(EventKind::kPack, id, 0.5, 10, 20);
-  recorder.add_op("aten::add", 0xabc, 1.5, {}, {&value, 1}, 2, 30, 40);
+  recorder.add_op(
+      {.name = "aten::add", .signature = 0xabc, .duration_us = 1.5, .outputs = {&value, 1}}, 2, 30, 40);
   Trace trace = recorder.finish();
   trace.prefix_signatures = {0x123};
   EXPECT_EQ(
       trace.to_json(),
       R"({"format":"torchlms.trace","version":1,)"
       R"("ops":[{"name":"aten::add","signature":"0000000000000abc","duration_us":1.5,)"
-      R"("inputs":[],"outputs":[0]}],)"
-      R"("values":[{"storage":0,"offset_bytes":8,"size_bytes":16,"version":2,"producer":0}],)"
-      R"("storages":[{"size_bytes":64,"is_root":false,"is_managed":true,"num_packs":1,"packed_bytes":16,)"
+      R"("inputs":[],"outputs":[0],"written":[],"is_replayable":false}],)"
+      R"("values":[{"storage":0,"offset_bytes":8,"size_bytes":16,"version":2,"producer":0,"is_final":true}],)"
+      R"("storages":[{"size_bytes":64,"is_root":false,"is_managed":true,"is_opaque":false,)"
+      R"("outlives_step":false,"num_packs":1,"packed_bytes":16,)"
       R"("first_pack":0,"dead":-1,"first_unpack":-1,"last_unpack":-1,"freed":-1}],)"
       R"("events":[{"kind":"pack","subject":0,"time_us":0.5,"base_bytes":10,"base_peak_bytes":20},)"
       R"({"kind":"op","subject":0,"time_us":2,"base_bytes":30,"base_peak_bytes":40}],)"

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "plan/flips.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace torchlms {
+
+namespace {
+
+constexpr size_t kRun = 32; // swaps turned at once
+constexpr size_t kNumPaired = 32;
+
+// Of those that may be moved or rebuilt.
+std::vector<StorageId> largest_first(Workbench& bench, const Design& design) {
+  std::vector<StorageId> storages;
+  for (const Candidate& candidate : bench.candidates(design)) {
+    storages.push_back(candidate.storage);
+  }
+  for (const Region& region : bench.regions().all()) {
+    if (design.kinds[region.storage] == ActionKind::kRecompute) {
+      storages.push_back(region.storage);
+    }
+  }
+  const std::vector<StorageRecord>& records = bench.trace().storages;
+  std::sort(storages.begin(), storages.end(), [&records](StorageId a, StorageId b) {
+    const Bytes x = records[a].size_bytes;
+    const Bytes y = records[b].size_bytes;
+    return x != y ? x > y : a < b;
+  });
+  return storages;
+}
+
+bool turn(Workbench& bench, Design& design, Bytes level, std::span<const StorageId> run, int& num_trials) {
+  if (run.empty() || num_trials <= 0) {
+    return false;
+  }
+  Design trial = design;
+  size_t num_turned = 0;
+  for (const StorageId id : run) {
+    if (trial.kinds[id] == ActionKind::kSwap) {
+      trial.kinds[id] = ActionKind::kRecompute;
+      ++num_turned;
+    }
+  }
+  if (num_turned == 0) {
+    return false;
+  }
+  --num_trials;
+  if (bench.try_design(design, std::move(trial), level)) {
+    return true;
+  }
+  if (num_turned == 1) {
+    return false;
+  }
+  const size_t half = run.size() / 2;
+  const bool has_improved = turn(bench, design, level, run.first(half), num_trials);
+  return turn(bench, design, level, run.subspan(half), num_trials) || has_improved;
+}
+
+} // namespace
+
+bool turn_swaps(Workbench& bench, Design& design, Bytes level, int num_trials) {
+  std::vector<StorageId> swapped;
+  for (const StorageId id : largest_first(bench, design)) {
+    if (design.kinds[id] == ActionKind::kSwap && bench.regions().of(id) != nullptr) {
+      swapped.push_back(id);
+    }
+  }
+  bool has_improved = false;
+  for (size_t i = 0; i < swapped.size(); i += kRun) {
+    const auto run = std::span(swapped).subspan(i, std::min(kRun, swapped.size() - i));
+    has_improved |= turn(bench, design, level, run, num_trials);
+  }
+  return has_improved;
+}
+
+bool flip_each(Workbench& bench, Design& design, Bytes level, size_t first, int num_trials) {
+  bool has_improved = false;
+  const std::vector<StorageId> largest = largest_first(bench, design);
+  for (size_t i = 0; i < largest.size(); ++i) {
+    const StorageId id = largest[(first + i) % largest.size()];
+    for (const ActionKind kind : {ActionKind::kKeep, ActionKind::kRecompute, ActionKind::kSwap}) {
+      if (design.kinds[id] == kind || (kind == ActionKind::kRecompute && bench.regions().of(id) == nullptr)) {
+        continue;
+      }
+      if (num_trials-- <= 0) {
+        return has_improved;
+      }
+      Design trial = design;
+      trial.kinds[id] = kind;
+      has_improved |= bench.try_design(design, std::move(trial), level);
+    }
+  }
+  return has_improved;
+}
+
+bool exchange_pairs(Workbench& bench, Design& design, Bytes level, int num_trials) {
+  std::vector<StorageId> largest = largest_first(bench, design);
+  largest.resize(std::min(largest.size(), kNumPaired));
+  bool has_improved = false;
+  for (size_t i = 0; i < largest.size(); ++i) {
+    for (size_t j = i + 1; j < largest.size(); ++j) {
+      const StorageId a = largest[i];
+      const StorageId b = largest[j];
+      const auto may_be = [&](StorageId id, ActionKind kind) {
+        return kind != ActionKind::kRecompute || bench.regions().of(id) != nullptr;
+      };
+      if (design.kinds[a] == design.kinds[b] || !may_be(a, design.kinds[b]) || !may_be(b, design.kinds[a])) {
+        continue;
+      }
+      if (num_trials-- <= 0) {
+        return has_improved;
+      }
+      Design trial = design;
+      std::swap(trial.kinds[a], trial.kinds[b]);
+      has_improved |= bench.try_design(design, std::move(trial), level);
+    }
+  }
+  return has_improved;
+}
+
+} // namespace torchlms

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What a tape writes into its trace of ops, values and storages.
+#include <algorithm>
+
+#include "recompute/each_tensor.h"
+#include "session.h"
+#include "signature.h"
+#include "tape.h"
+
+namespace torchlms {
+
+namespace {
+
+Bytes span_bytes(const at::Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) == 0) {
+      return 0;
+    }
+    last += (tensor.size(i) - 1) * tensor.stride(i);
+  }
+  return (last + 1) * static_cast<Bytes>(tensor.itemsize());
+}
+
+} // namespace
+
+StorageId Tape::id_of(const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  const auto [entry, is_new] =
+      ids_.emplace(storage.unsafeGetStorageImpl(), static_cast<StorageId>(slots_.size()));
+  if (is_new) {
+    const Device::Block block = device_.block_of(storage.data());
+    const Bytes size = block.bytes > 0 ? block.bytes : static_cast<Bytes>(storage.nbytes());
+    const bool is_root = block.bytes == 0 || block.serial < start_serial_;
+    recorder_.add_storage(size, is_root);
+    if (block.bytes == 0 && size > 0) {
+      session_->note_external(storage);
+    }
+    Slot& slot = slots_.emplace_back(storage.getWeakStorageImpl());
+    slot.size_bytes = size;
+    slot.is_root = is_root;
+  }
+  return entry->second;
+}
+
+ValueId Tape::value_of(const at::Tensor& tensor, OpId producer) {
+  const StorageId id = id_of(tensor);
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  const c10::VariableVersion counter =
+      tensor.is_inference() ? c10::VariableVersion() : impl->version_counter();
+  const uint32_t version = counter.enabled() ? counter.current_version() : 0;
+  const Bytes offset = tensor.storage_offset() * static_cast<Bytes>(tensor.itemsize());
+  const Bytes size = span_bytes(tensor);
+  auto& values = slots_[id].values;
+  for (auto value = values.rbegin(); value != values.rend(); ++value) {
+    if (value->impl == impl && value->version == version && value->offset == offset && value->size == size) {
+      return value->id;
+    }
+  }
+  const ValueId value = recorder_.add_value(id, offset, size, static_cast<int32_t>(version), producer);
+  values.push_back({impl, counter, version, offset, size, value});
+  return value;
+}
+
+// What the op reads, what it will write, and whether it may run again.
+void Tape::read_arguments(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
+  const auto& traits = frame.op->traits;
+  const uint64_t written = traits ? written_args(*traits, inputs) : 0;
+  frame.inputs.clear();
+  frame.written.clear();
+  frame.record = nullptr;
+  frame.is_replayable = traits && torchlms::is_replayable(*traits, inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for_each_tensor(inputs[i], [&](int, const at::Tensor& tensor) {
+      if (!is_plain(tensor)) {
+        frame.is_replayable = false;
+        return;
+      }
+      const ValueId value = value_of(tensor, kNone);
+      frame.inputs.push_back(value);
+      frame.signature = mix(frame.signature, static_cast<uint64_t>(value));
+      if (i < 64 && (written >> i & 1) != 0) {
+        frame.written.push_back(value);
+      }
+    });
+  }
+  if (mode_ == Mode::kFollowing && frame.is_replayable && program_->captures(num_ops_)) {
+    capture(frame, inputs);
+  }
+}
+
+// The outputs on storages that it made, and on those that it wrote; the latter at last where it returns none.
+void Tape::find_written(OpFrame& frame) const {
+  const auto& values = recorder_.trace().values;
+  const auto is_on = [&values](const std::vector<ValueId>& among, StorageId storage) {
+    return std::any_of(
+        among.begin(), among.end(), [&](ValueId value) { return values[value].storage == storage; });
+  };
+  std::vector<ValueId> arguments;
+  std::swap(arguments, frame.written);
+  for (const ValueId output : frame.outputs) {
+    const StorageId storage = values[output].storage;
+    if (!is_on(frame.inputs, storage) || is_on(arguments, storage)) {
+      frame.written.push_back(output);
+    }
+  }
+  for (const ValueId argument : arguments) {
+    if (!is_on(frame.outputs, values[argument].storage)) {
+      frame.written.push_back(argument);
+    }
+  }
+}
+
+// What only the end of the step tells of its values and storages.
+void Tape::record_ends() {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    const size_t num_ours = (slot.state ? 1 : 0) + (slot.held ? 1 : 0);
+    if (slot.storage.use_count() > num_ours) {
+      recorder_.set_outlives_step(static_cast<StorageId>(i));
+    }
+    for (const KnownValue& value : slot.values) {
+      if (value.counter.enabled() && value.counter.current_version() != value.version) {
+        recorder_.set_changed(value.id);
+      }
+    }
+  }
+}
+
+} // namespace torchlms
