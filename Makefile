@@ -19,7 +19,7 @@ venv_done := $(VENV)/.venv-done
 torch_done := $(VENV)/.torch-$(torch_key)-done
 build_done := $(VENV)/.build-done
 lint_done := $(VENV)/.lint-done
-native := $(shell find csrc -name '*.h' -o -name '*.cpp') csrc/sources.txt
+native := $(shell find csrc include -name '*.h' -o -name '*.cpp') csrc/sources.txt $(wildcard cmake/*.in)
 
 .PHONY: build demo test test-cpp test-python lint format tidy wheel bench clean
 .DELETE_ON_ERROR:
@@ -59,7 +59,7 @@ wheel: $(torch_done)
 
 test: test-cpp test-python
 
-# C++: all tests, then those of trace, plan and swap under each sanitizer.
+# C++: all tests, then those of trace, plan, swap and the C++ API under each sanitizer.
 test-cpp: build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest
 
 .PHONY: build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest
@@ -87,4 +87,4 @@ tidy: $(lint_done)
 	find csrc -name '*.cpp' | xargs -P $(JOBS) -n 1 $(BIN)/clang-tidy --quiet -p build/cmake
 
 clean:
-	rm -rf build dist $(VENV) *.egg-info torchlms/*.so torchlms/_built_for.py
+	rm -rf build dist $(VENV) *.egg-info torchlms/*.so torchlms/_built_for.py torchlms/include torchlms/lib torchlms/share

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <string>
@@ -105,8 +106,13 @@ bool compare(const std::string& name, const Settings& settings) {
 
 Settings read_arguments(int argc, char** argv) {
   Settings settings;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    (std::strcmp(argv[i], "--batch") == 0 ? settings.batch : settings.steps) = std::stoll(argv[i + 1]);
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    int64_t* setting = name == "--batch" ? &settings.batch : name == "--steps" ? &settings.steps : nullptr;
+    if (!setting || i + 1 == argc || (*setting = std::atoll(argv[i + 1])) < 1) {
+      std::fputs("usage: train_images [--batch 64] [--steps 4]\n", stderr);
+      std::exit(2);
+    }
   }
   return settings;
 }
