@@ -229,5 +229,11 @@ def test_symbols_beside_the_interface_are_hidden() -> None:
     lines = run(["nm", "-D", "--defined-only", "-C", library]).stdout.splitlines()
     names = [line.split(" ", 2)[2] for line in lines]
     assert any(name.startswith("torchlms::v1::Session::") for name in names)
-    for hidden in ("swap_by_distance", "Recorder", "BlockCache", "HookingEngine", "parse_bytes"):
+    for hidden in (
+        "swap_by_distance",
+        "SwapSchedule",
+        "BlockCache",
+        "HookingEngine",
+        "parse_bytes",
+    ):
         assert not [name for name in names if f"torchlms::{hidden}" in name]

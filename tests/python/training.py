@@ -77,11 +77,11 @@ def scopes(budget: Any = "min", **settings: Any) -> tuple[torchlms.offload, Scop
 
 
 def budget_between(program: Program, budget: str) -> Any:
-    """ "min"; or bytes a little above the program's floor ("tight"), or half way up to its plain peak
-    ("roomy")."""
+    """ "min"; or bytes a little above the program's floor, which swapping reaches ("tight"), or half
+    way up to its plain peak ("roomy")."""
     if budget == "min":
         return budget
-    report = run_offloaded(program, "min")[1].to_dict()
+    report = run_offloaded(program, "min", policy="swap")[1].to_dict()
     floor, peak = report["peak_bytes"], max(report["unlimited_peak_bytes"], report["peak_bytes"])
     share = {"tight": 0.1, "roomy": 0.5}[budget]
     return int(floor + share * (peak - floor)) + (256 << 10)
