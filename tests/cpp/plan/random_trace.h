@@ -279,13 +279,10 @@ inline Trace random_trace(const RandomTraceOptions& options) {
   return RandomStep(options).play();
 }
 
-// A count of traces to plan for: fewer where a sanitizer makes each one ten times as slow, and fewest where
-// it looks for what planning, which has one thread, cannot have.
+// A count of traces to plan for: fewer where a sanitizer makes each one ten times as slow.
 inline int some(int count) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return std::max(6, count / 6);
-#elif defined(__SANITIZE_THREAD__)
-  return std::max(3, count / 20);
 #else
   return count;
 #endif
