@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <regex>
 #include <utility>
 
 #include "cpp_api/engine.h"
@@ -12,6 +13,7 @@
 #include "forked.h"
 #include "hooks.h"
 #include "program.h"
+#include "recompute/purity.h"
 #include "session.h"
 
 namespace torchlms::v1 {
@@ -103,6 +105,15 @@ const at::Tensor& keep(const at::Tensor& tensor) {
     tape->keep(tensor);
   }
   return tensor;
+}
+
+void recomputable(const std::string& op_name) {
+  if (!std::regex_match(op_name, std::regex(R"(\w+::\w+(\.\w+)?)"))) {
+    throw std::invalid_argument(
+        "torchlms: recomputable(\"" + op_name +
+        "\") is not the name of an operator; expected \"ns::op\" or \"ns::op.overload\"");
+  }
+  allow_replay(op_name);
 }
 
 // Only what nobody but autograd holds is ever moved: a reference is enough.
