@@ -169,7 +169,9 @@ TEST(Recomputable, LetsAnOperatorOfAnotherLibraryRunAgain) {
   EXPECT_EQ(recomputed_bytes(chain), 0);
   recomputable("torchlms_tests::twice");
   EXPECT_EQ(recomputed_bytes(chain), static_cast<int64_t>(chain.input.nbytes()));
-  EXPECT_THROW(recomputable("twice"), std::invalid_argument);
+  for (const char* bad : {"", "twice", "::twice", "tests::", "tests::twice.", "tests::twice out"}) {
+    EXPECT_THROW(recomputable(bad), std::invalid_argument) << bad;
+  }
 }
 
 struct OtherEngine : torch::autograd::Engine {

@@ -56,7 +56,7 @@ TEST(Session, StaysInsideItsBudget) {
 }
 
 TEST(Session, GivesEqualGradientsUnderEveryPolicy) {
-  const Chain chain(20);
+  const Chain chain;
   const auto plain = chain.plain_gradients();
   for (const Policy policy : {Policy::kAuto, Policy::kSwap, Policy::kRecompute, Policy::kHybrid}) {
     Session session({.budget_bytes = Budget::minimum(), .policy = policy, .min_offload_bytes = 1 << 14});
