@@ -14,6 +14,7 @@
 #include <typeinfo>
 
 #include "forked.h"
+#include "recompute/purity.h"
 #include "signature.h"
 
 namespace torchlms {
@@ -66,7 +67,7 @@ const OpName* name_of(const at::RecordFunction& fn) {
       known.op->name = known.overload.empty() ? known.name : known.name + "." + known.overload;
       known.op->signature = signature_of(known.op->name);
       if (const auto handle = c10::Dispatcher::singleton().findSchema(*fn.operator_name())) {
-        known.op->traits.emplace(*handle);
+        known.op->traits = std::make_shared<const OperatorTraits>(*handle);
       }
     }
   }

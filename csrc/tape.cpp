@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "recompute/each_tensor.h"
+#include "recompute/op_record.h"
 #include "session.h"
 #include "signature.h"
 

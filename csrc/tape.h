@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
 #include <c10/util/flat_hash_map.h>
 #include <chrono>
 #include <deque>
@@ -16,7 +15,7 @@
 #include "export.h"
 #include "packed.h"
 #include "program.h"
-#include "recompute/op_record.h"
+#include "recompute/op_record_fwd.h"
 #include "swap/swap_engine.h"
 #include "trace/recorder.h"
 
@@ -28,7 +27,7 @@ class Session;
 struct OpName {
   std::string name; // "aten::convolution"
   uint64_t signature = 0;
-  std::optional<OperatorTraits> traits; // unless the dispatcher does not know it
+  std::shared_ptr<const OperatorTraits> traits; // unless the dispatcher does not know it
 };
 
 // An op that has started and not ended. Reused, so that steady state allocates nothing.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "recompute/each_tensor.h"
+#include "recompute/op_record.h"
 #include "session.h"
 #include "tape.h"
 
