@@ -99,6 +99,7 @@ bool Tape::is_plain(const at::Tensor& tensor) const {
 
 bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   States to_wait;
+  std::vector<StorageId> endangered;
   bool stays = true;
   {
     const std::lock_guard lock(mutex_);
@@ -125,10 +126,14 @@ bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
     if (mode_ == Mode::kFollowing) {
       collect(program_->releases_before_op(num_ops_), to_wait);
     }
+    for (const ValueId value : frame.written) {
+      add_readers(recorder_.trace().values[value].storage, endangered);
+    }
   }
   for (const StorageStatePtr& state : to_wait) {
     engine_.wait_swapped_out(state); // orders the end of the copy before the next op's allocations
   }
+  rebuild_before_write(endangered);
   frame.start = std::chrono::steady_clock::now();
   return stays;
 }

@@ -190,6 +190,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   void drop(StorageId id);
   std::shared_ptr<Rebuild> rebuild_of(StorageId id);
   std::vector<StorageId> dropped_closure(StorageId id) const;
+  void add_readers(StorageId leaf, std::vector<StorageId>& readers) const;
   void release_need(StorageId id, Doomed& doomed);
   void release_if_unwanted(StorageId id, Doomed& doomed);
   void release_idle(Doomed& doomed);
@@ -199,6 +200,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   // mutex_ not held.
   void rebuild(StorageId id, const SwapEngine::InterruptFn& interrupt);
   void rebuild_one(StorageId id, const SwapEngine::InterruptFn& interrupt);
+  void rebuild_before_write(const std::vector<StorageId>& readers);
   void replay(const Rebuild& rebuild, Storages& storages) const;
   void discard(const Doomed& doomed);
 
