@@ -112,6 +112,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   frame.has_inner = false;
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  if (scope.session->options().demand_of) {
+    frame.arguments.assign(fn.inputs().begin(), fn.inputs().end());
+  }
   const bool ends_go_unseen = !scope.observes_ends;
   if (!scope.tape->op_started(frame, fn.inputs())) {
     if (ends_go_unseen) {
@@ -139,11 +142,16 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   const size_t index = static_cast<StartedOp*>(context)->frame;
   scope.num_frames = std::min(scope.num_frames, index);
   OpFrame& frame = scope.frames[index];
+  const std::vector<c10::IValue> arguments = std::exchange(frame.arguments, {});
   if (frame.has_inner || fn.outputs().empty()) {
     return; // a composite, or an op that failed
   }
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  frame.demand = Demand::kNone;
+  if (scope.session->options().demand_of && frame.op->traits) {
+    frame.demand = scope.session->demand_of(*frame.op, arguments, fn.outputs());
+  }
   scope.tape->op_ended(frame, fn.outputs());
 }
 
@@ -240,6 +248,7 @@ void exit_scope(const std::shared_ptr<Session>& session) {
     return;
   }
   end_scope();
+  session->rethrow_demand_error();
 }
 
 void abandon_scope() {
@@ -272,7 +281,7 @@ std::unique_ptr<Packed> pack_for_current_scope(const at::Tensor& tensor, bool is
   if (!tape) {
     return nullptr;
   }
-  tape->session().engine().rethrow_error();
+  tape->session().rethrow_error();
   auto packed = is_plain ? tape->pack(tensor, keep) : nullptr;
   if (!packed) {
     tape->count_not_planned("kind of tensor");

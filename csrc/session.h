@@ -25,10 +25,15 @@ namespace torchlms {
 enum class Policy : uint8_t { kAuto, kSwap, kRecompute, kHybrid, kOff };
 TORCHLMS_EXPORT const char* to_string(Policy policy);
 
+// The user's policy function: what it demands for the outputs of an op that has returned. May throw.
+using DemandFn = std::function<Demand(
+    const OpName& op, const std::vector<c10::IValue>& arguments, const std::vector<c10::IValue>& outputs)>;
+
 struct SessionOptions {
   std::string name; // for messages: the settings as the user wrote them
   c10::DeviceType device = c10::kCPU;
   Policy policy = Policy::kAuto;
+  DemandFn demand_of; // binds the policy; empty: nothing is demanded
   Bytes budget_bytes = 0; // 0: as little as possible
   std::string disk_path; // folder of the disk tier
   Bytes disk_budget_bytes = 0; // 0: 0.8 of what is free
@@ -100,6 +105,14 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   // Throws a disk error out of an allocation in the form that the frontend can pass through ops.
   static void set_disk_error_thrower(void (*thrower)(const DiskError&));
 
+  // Asks the policy function, as ops cannot throw: what it throws comes out of the next rethrow_*error(), and
+  // until then it is asked no more.
+  Demand demand_of(
+      const OpName& op, const std::vector<c10::IValue>& arguments, const std::vector<c10::IValue>& outputs);
+  void rethrow_demand_error();
+  // Throws what went wrong since the last call, in the policy function or in a transfer.
+  void rethrow_error();
+
   // For Tape.
   void note_peak(Bytes held);
   void note_external(const c10::Storage& storage);
@@ -113,6 +126,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   void apply_budget();
   bool reclaim(Bytes needed);
   std::string describe(Bytes requested);
+  const char* policy_name() const;
   bool finish_open_steps(); // whether a forward pass has had no backward yet
 
   // All below in session_steps.cpp; mutex_ held.
@@ -140,6 +154,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
+  std::exception_ptr demand_error_;
   std::vector<std::weak_ptr<Tape>> tapes_; // with an open scope or live handles
   std::vector<Tape::Outcome> finished_; // steps nobody has learnt from yet
   struct Recorded {

@@ -142,7 +142,7 @@ void Session::publish(const Tape::Outcome& outcome) {
   }
   report.step = num_steps_;
   report.state = outcome.followed ? "executing" : "recording";
-  report.policy = to_string(options_.policy);
+  report.policy = policy_name();
   report.peak_bytes = std::max<Bytes>(report.peak_bytes, step_peak_ + external_bytes_);
   const Trace& trace = outcome.was_watched ? outcome.followed->trace() : outcome.trace;
   if (outcome.is_complete || outcome.was_watched) {
@@ -169,6 +169,9 @@ void Session::publish(const Tape::Outcome& outcome) {
     report.lower_bound_us = plan.lower_bound_us;
     report.floor_bytes = plan.floor_bytes;
     report.floor_op = plan.floor_op;
+    if (plan.num_unmet_demands > 0) {
+      report.not_planned["demanded by policy_fn, and cannot be"] += plan.num_unmet_demands;
+    }
     const auto measured = measured_us_.find(outcome.followed->trace().signature());
     if (measured != measured_us_.end()) {
       report.measured_step_us = median(measured->second);
@@ -214,7 +217,7 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
   request.policy = plan_policy(options_.policy);
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
-  const bool has_room = !options_.verify && !passes_overlap_ &&
+  const bool has_room = !options_.verify && !passes_overlap_ && !options_.demand_of &&
       static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
   if (!has_room) {
     measure_link();
@@ -286,7 +289,7 @@ Report Session::report() {
   report.disk_written_total_bytes = stats.swapped_out_bytes;
   report.num_evictions = stats.num_evictions;
   if (report.policy.empty()) {
-    report.policy = to_string(options_.policy);
+    report.policy = policy_name();
   }
   return report;
 }

@@ -165,12 +165,13 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
     sample_memory(&base, &base_peak);
     recorder_.add_op(
         {.name = frame.op->name,
-         .signature = mix(frame.signature, running_packs_),
+         .signature = mix(frame.signature, running_packs_ + static_cast<uint64_t>(frame.demand)),
          .duration_us = duration.count(),
          .inputs = frame.inputs,
          .outputs = frame.outputs,
          .written = frame.written,
-         .is_replayable = frame.is_replayable},
+         .is_replayable = frame.is_replayable,
+         .demand = frame.demand},
         last_event_us_,
         base,
         base_peak);

@@ -41,6 +41,8 @@ struct OpFrame {
   std::vector<ValueId> written; // at first the arguments that it writes, as they were before
   bool is_replayable = false;
   std::shared_ptr<OpRecord> record; // where the plan may want to run it again
+  std::vector<c10::IValue> arguments; // only where a policy function is to be asked
+  Demand demand = Demand::kNone; // its answer
 };
 
 // How a dropped storage is made again. Immutable.

@@ -64,7 +64,7 @@ bool turn(Workbench& bench, Design& design, Bytes level, std::span<const Storage
 bool turn_swaps(Workbench& bench, Design& design, Bytes level, int num_trials) {
   std::vector<StorageId> swapped;
   for (const StorageId id : largest_first(bench, design)) {
-    if (design.kinds[id] == ActionKind::kSwap && bench.regions().of(id) != nullptr) {
+    if (design.kinds[id] == ActionKind::kSwap && bench.may_be(id, ActionKind::kRecompute)) {
       swapped.push_back(id);
     }
   }
@@ -82,7 +82,7 @@ bool flip_each(Workbench& bench, Design& design, Bytes level, size_t first, int 
   for (size_t i = 0; i < largest.size(); ++i) {
     const StorageId id = largest[(first + i) % largest.size()];
     for (const ActionKind kind : {ActionKind::kKeep, ActionKind::kRecompute, ActionKind::kSwap}) {
-      if (design.kinds[id] == kind || (kind == ActionKind::kRecompute && bench.regions().of(id) == nullptr)) {
+      if (design.kinds[id] == kind || !bench.may_be(id, kind)) {
         continue;
       }
       if (num_trials-- <= 0) {
@@ -104,10 +104,8 @@ bool exchange_pairs(Workbench& bench, Design& design, Bytes level, int num_trial
     for (size_t j = i + 1; j < largest.size(); ++j) {
       const StorageId a = largest[i];
       const StorageId b = largest[j];
-      const auto may_be = [&](StorageId id, ActionKind kind) {
-        return kind != ActionKind::kRecompute || bench.regions().of(id) != nullptr;
-      };
-      if (design.kinds[a] == design.kinds[b] || !may_be(a, design.kinds[b]) || !may_be(b, design.kinds[a])) {
+      if (design.kinds[a] == design.kinds[b] || !bench.may_be(a, design.kinds[b]) ||
+          !bench.may_be(b, design.kinds[a])) {
         continue;
       }
       if (num_trials-- <= 0) {

@@ -52,7 +52,7 @@ bool MixedSearch::is_free(const Design& design) const {
 MixedSearch::MixedSearch(const Trace& trace, const CostModel& costs, Bytes floor_bytes)
     : bench_(trace, costs),
       recomputes_(bench_),
-      levels_(levels_between(floor_bytes, trace.unlimited_peak_bytes())) {}
+      levels_(levels_between(floor_bytes, std::max(floor_bytes, trace.unlimited_peak_bytes()))) {}
 
 // Down the levels each adds to the set of the one above; up again each takes over what was better below.
 void MixedSearch::make_recomputes(Bytes budget_bytes) {
@@ -179,11 +179,11 @@ Plan MixedSearch::hybrid(Bytes budget_bytes) {
   return best_of(hybrid_designs_, budget_bytes).plan;
 }
 
-Plan MixedSearch::best(Bytes budget_bytes, Plan swaps) {
+Plan MixedSearch::best(Bytes budget_bytes, std::optional<Plan> swaps) {
   make_recomputes(budget_bytes);
   make_hybrids(budget_bytes);
   make_bests(budget_bytes);
-  Timed best = timed(std::move(swaps));
+  Timed best = swaps ? timed(std::move(*swaps)) : best_of(best_designs_, budget_bytes);
   for (const Designs* const designs : {&recompute_designs_, &hybrid_designs_, &best_designs_}) {
     Timed found = best_of(*designs, budget_bytes);
     if (found.score < best.score) {

@@ -150,13 +150,13 @@ Plan SwapSchedule::plan(
     const Selection& selected,
     const std::vector<EventId>& swap_ins,
     Bytes budget_bytes,
-    bool moves_all) const {
+    const Selection& forced) const {
   const std::vector<EventId> gap_lasts = gap_lasts_of(candidates_, swap_ins);
   const std::vector<EventId> releases = this->releases(selected, gap_lasts, budget_bytes);
   Plan plan;
   plan.actions.resize(trace_.storages.size());
   for (size_t i = 0; i < candidates_.size(); ++i) {
-    if (!selected[i] || (releases[i] == kNone && !moves_all)) {
+    if (!selected[i] || (releases[i] == kNone && (forced.empty() || !forced[i]))) {
       continue;
     }
     const Candidate& candidate = candidates_[i];
