@@ -180,6 +180,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   int num_joined_ = 0;
   double plan_us_ = 0; // spent on the plan that applies now
   std::shared_ptr<const Trace> latest_trace_;
+  std::vector<Tape::ReplayRecord> replays_; // of the last step
   std::vector<std::pair<double, Bytes>> memory_; // of the step that ended last
   double forward_us_ = 0;
   int64_t link_start_us_ = 0;

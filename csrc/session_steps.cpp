@@ -180,6 +180,7 @@ void Session::publish(const Tape::Outcome& outcome) {
     report.measured_step_us = outcome.step_us + outcome.stall_us;
   }
   memory_ = outcome.memory;
+  replays_ = outcome.replays;
   forward_us_ = outcome.forward_us;
   link_start_us_ = outcome.link_start_us;
   link_records_ = engine_->link().take_records();
@@ -329,6 +330,15 @@ std::string Session::timeline_json() {
         .value(record.start_us - link_start_us_)
         .value(record.end_us - link_start_us_)
         .value(record.bytes)
+        .end_array();
+  }
+  json.end_array().key("replays").begin_array();
+  for (const Tape::ReplayRecord& replay : replays_) {
+    json.begin_array()
+        .value("recompute")
+        .value(replay.start_us)
+        .value(replay.end_us)
+        .value(replay.bytes)
         .end_array();
   }
   json.end_array().end_object();

@@ -108,6 +108,12 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   bool has_other_readers(StorageId id, const c10::Storage& storage) const;
   void handle_died(StorageId id);
 
+  // When a storage was made again. Wall times in microseconds since scope entry.
+  struct ReplayRecord {
+    double start_us = 0;
+    double end_us = 0;
+    Bytes bytes = 0;
+  };
   // What the session learns when a step ends.
   struct Outcome {
     Trace trace;
@@ -123,14 +129,16 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
     double stall_us = 0;
     double recompute_us = 0;
     std::map<std::string, int64_t> not_planned;
+    std::vector<ReplayRecord> replays; // in their order
     std::vector<std::pair<double, Bytes>> memory; // per event: wall time, highest held since the last
     int64_t link_start_us = 0; // of the scope entry on the link's clock
     double forward_us = 0;
   };
 
  private:
+  // Told apart by version and place, not by TensorImpl: a view that the program makes anew may or may not get
+  // the address of the one before it.
   struct KnownValue {
-    const c10::TensorImpl* impl;
     c10::VariableVersion counter;
     uint32_t version;
     Bytes offset;
@@ -247,6 +255,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   Bytes prefetch_window_ = Bytes{8} << 20; // doubles when a swap-in is late, shrinks when it is not
   Bytes largest_bytes_ = 0; // of a managed storage
   std::map<std::string, int64_t> not_planned_;
+  std::vector<ReplayRecord> replays_;
   std::vector<std::pair<double, Bytes>> memory_; // per event
 };
 using TapePtr = std::shared_ptr<Tape>;

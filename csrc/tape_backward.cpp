@@ -191,6 +191,7 @@ Tape::Outcome Tape::take_outcome() {
   outcome.stall_us = engine_.stall_us() - start_stall_us_;
   outcome.recompute_us = recompute_us_;
   outcome.not_planned = std::move(not_planned_);
+  outcome.replays = std::move(replays_);
   outcome.memory = std::move(memory_);
   outcome.link_start_us = start_link_us_;
   return outcome;

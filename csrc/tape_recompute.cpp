@@ -168,6 +168,7 @@ void Tape::rebuild_one(StorageId id, const SwapEngine::InterruptFn& interrupt) {
   engine_.restore(state, std::move(storages.at(id)));
   storages.clear(); // before the needs end: what nobody needs then can go at once
   const std::chrono::duration<double, std::micro> elapsed = Clock::now() - start;
+  const std::chrono::duration<double, std::micro> since_entry = start - start_;
   Doomed doomed;
   {
     const std::lock_guard lock(mutex_);
@@ -175,6 +176,7 @@ void Tape::rebuild_one(StorageId id, const SwapEngine::InterruptFn& interrupt) {
     // Temporaries belong to the replay, not to the program's own bytes.
     replay_peak_ = std::max(replay_peak_, device_.take_peaks().held);
     session_->note_peak(replay_peak_);
+    replays_.push_back({since_entry.count(), since_entry.count() + elapsed.count(), slots_[id].size_bytes});
     slots_[id].rebuild = nullptr;
     for (const StorageId leaf : rebuild->region->leaves) {
       release_need(leaf, doomed);

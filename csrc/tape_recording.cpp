@@ -46,20 +46,19 @@ StorageId Tape::id_of(const at::Tensor& tensor) {
 
 ValueId Tape::value_of(const at::Tensor& tensor, OpId producer) {
   const StorageId id = id_of(tensor);
-  const auto* impl = tensor.unsafeGetTensorImpl();
   const c10::VariableVersion counter =
-      tensor.is_inference() ? c10::VariableVersion() : impl->version_counter();
+      tensor.is_inference() ? c10::VariableVersion() : tensor.unsafeGetTensorImpl()->version_counter();
   const uint32_t version = counter.enabled() ? counter.current_version() : 0;
   const Bytes offset = tensor.storage_offset() * static_cast<Bytes>(tensor.itemsize());
   const Bytes size = span_bytes(tensor);
   auto& values = slots_[id].values;
   for (auto value = values.rbegin(); value != values.rend(); ++value) {
-    if (value->impl == impl && value->version == version && value->offset == offset && value->size == size) {
+    if (value->version == version && value->offset == offset && value->size == size) {
       return value->id;
     }
   }
   const ValueId value = recorder_.add_value(id, offset, size, static_cast<int32_t>(version), producer);
-  values.push_back({impl, counter, version, offset, size, value});
+  values.push_back({counter, version, offset, size, value});
   return value;
 }
 
