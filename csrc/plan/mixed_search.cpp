@@ -23,6 +23,7 @@ constexpr int kMaxTurns = 96;
 constexpr int kMaxFlips = 96;
 constexpr int kMaxPairs = 64;
 constexpr int kMaxExchanges = 16;
+constexpr int kMaxAlike = 32;
 
 // Levels from one to the next at which to begin afresh.
 constexpr size_t kCutsEvery = 4;
@@ -39,9 +40,11 @@ std::vector<Bytes> levels_between(Bytes floor_bytes, Bytes peak_bytes) {
 
 } // namespace
 
-int MixedSearch::scaled(int num_trials) const {
+// Near the floor, where a level has none below it to begin from and every choice costs most, there are more.
+int MixedSearch::scaled(int num_trials, size_t level) const {
   const size_t num_events = std::max(bench_.trace().events.size(), kMaxEvents);
-  return std::max(1, static_cast<int>(num_trials * kMaxEvents / num_events));
+  const int times = level < 2 ? 8 : level < 4 ? 4 : level < 8 ? 2 : 1;
+  return std::max(1, static_cast<int>(times * num_trials * kMaxEvents / num_events));
 }
 
 // Nothing is left to gain.
@@ -77,7 +80,7 @@ void MixedSearch::make_recomputes(Bytes budget_bytes) {
       try_cuts(here, levels_[i], /*may_swap=*/false);
     }
     if (!is_free(here)) {
-      recomputes_.exchange(here, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges));
+      recomputes_.exchange(here, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges, i));
     }
   }
 }
@@ -101,7 +104,7 @@ void MixedSearch::make_hybrids(Bytes budget_bytes) {
     bench_.fit(design, levels_[i]);
     design.score = bench_.score(design, levels_[i]);
     if (i % kTurnsEvery == 0 && !is_free(design)) {
-      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns));
+      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns, i));
     }
     if (i > 0) {
       Design below = hybrid_designs_.back();
@@ -109,8 +112,8 @@ void MixedSearch::make_hybrids(Bytes budget_bytes) {
       bench_.try_design(design, std::move(below), levels_[i]);
     }
     if (!is_free(design)) {
-      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4));
-      flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips));
+      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4, i));
+      flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips, i));
       bench_.try_rules(design, levels_[i]);
     }
     hybrid_designs_.push_back(std::move(design));
@@ -144,10 +147,11 @@ void MixedSearch::make_bests(Bytes budget_bytes) {
     if (i % kCutsEvery == 0) {
       try_cuts(design, levels_[i], /*may_swap=*/true);
     }
-    turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4));
-    flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips));
-    recomputes_.exchange(design, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges));
-    exchange_pairs(bench_, design, levels_[i], scaled(kMaxPairs));
+    turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4, i));
+    flip_alike(bench_, design, levels_[i], scaled(kMaxAlike, i));
+    flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips, i));
+    recomputes_.exchange(design, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges, i));
+    exchange_pairs(bench_, design, levels_[i], scaled(kMaxPairs, i));
     bench_.try_rules(design, levels_[i]);
     best_designs_.push_back(std::move(design));
   }

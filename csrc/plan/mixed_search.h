@@ -35,7 +35,7 @@ class MixedSearch {
 
   // Takes over the best of the designs in segments, with swaps of their boundaries where these must go too.
   void try_cuts(Design& design, Bytes level, bool may_swap);
-  int scaled(int num_trials) const;
+  int scaled(int num_trials, size_t level) const;
   bool is_free(const Design& design) const;
 
   struct Timed {

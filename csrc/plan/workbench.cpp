@@ -13,11 +13,17 @@ Workbench::Workbench(const Trace& trace, const CostModel& costs, bool moves_all)
       moves_all_(moves_all),
       regions_(trace),
       demands_(demands_of(trace, regions_)),
+      makers_(trace.storages.size(), kNone),
       recompute_(trace, regions_),
       timer_(trace.events.size(), trace.storages.size()),
       change_(trace.events.size() + 1),
       recomputed_(trace.storages.size(), 0) {
   recompute_.choose(recomputed_);
+  for (const Op& op : trace.ops) {
+    for (const ValueId value : trace.written(op)) {
+      makers_[trace.values[value].storage] = op.name;
+    }
+  }
 }
 
 Workbench::Frame::Frame(const Trace& shown) : schedule(shown) {

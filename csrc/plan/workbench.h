@@ -37,6 +37,10 @@ class Workbench {
   }
   // Whether a design may treat the storage so: what is demanded is no choice, and not all can be rebuilt.
   bool may_be(StorageId id, ActionKind kind) const;
+  // The operator that wrote it last; kNone: none did.
+  int32_t maker(StorageId id) const {
+    return makers_[id];
+  }
   // But for what is demanded.
   Design keep_everything() const;
 
@@ -95,6 +99,7 @@ class Workbench {
   bool moves_all_;
   Regions regions_;
   Demands demands_;
+  std::vector<int32_t> makers_; // by StorageId: index into Trace::op_names
   RecomputeSchedule recompute_;
   StepTimer timer_;
   std::vector<Bytes> change_;
