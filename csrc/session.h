@@ -172,7 +172,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   bool knows_out_cost_ = false;
   bool knows_in_cost_ = false;
   std::map<uint64_t, std::vector<double>> measured_us_; // by signature: executed steps under its plan
-  std::set<uint64_t> replanned_; // signatures whose plan was corrected once
+  std::map<uint64_t, int> num_replans_; // by Trace::signature()
   int64_t num_steps_ = 0;
   bool joins_passes_ = false; // step_boundary() was called once: it ends steps
   Report report_; // of the step that ended last

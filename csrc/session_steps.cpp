@@ -15,7 +15,8 @@ namespace torchlms {
 namespace {
 
 constexpr size_t kMostPrograms = 8;
-constexpr double kTolerance = 0.05; // a plan whose time is further off is made once more
+constexpr double kTolerance = 0.05; // a plan whose time is further off is made anew
+constexpr int kMostReplans = 2; // of one program
 constexpr Bytes kEnoughBytes = Bytes{32} << 20; // transfers that a bandwidth can be told from
 
 PlanPolicy plan_policy(Policy policy) {
@@ -87,14 +88,17 @@ void Session::learn(Tape::Outcome& outcome) {
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
     return;
   }
-  // The first executed step still pays for first touches; the second tells how good the prediction is.
+  // The recorded step pays for first touches and for kernels that are made at their first use, so the first
+  // executed one knows the times better; the second of a plan tells how good its prediction is.
   const auto& measured = measured_us_[outcome.trace.signature()];
   const double predicted = outcome.followed->plan().predicted_step_us;
   const bool is_off = std::abs(measured.back() - predicted) > kTolerance * predicted;
   outcome.trace.backward_peak_node =
       outcome.followed->trace().backward_peak_node; // named while recording only
-  if (measured.size() == 2 && is_off && !has_loaded_plan_ && !given_costs_ &&
-      replanned_.insert(outcome.trace.signature()).second) {
+  int& num_replans = num_replans_[outcome.trace.signature()];
+  const bool may_tell = measured.size() == 2 || (measured.size() == 1 && num_replans == 0);
+  if (may_tell && is_off && !has_loaded_plan_ && !given_costs_ && num_replans < kMostReplans) {
+    ++num_replans;
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
   }
 }

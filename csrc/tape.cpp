@@ -134,12 +134,14 @@ bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
     engine_.wait_swapped_out(state); // orders the end of the copy before the next op's allocations
   }
   rebuild_before_write(endangered);
+  frame.start_stall_us = engine_.stall_us();
   frame.start = std::chrono::steady_clock::now();
   return stays;
 }
 
 void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
-  const std::chrono::duration<double, std::micro> duration = std::chrono::steady_clock::now() - frame.start;
+  const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - frame.start;
+  const double duration_us = std::max(0.0, elapsed.count() - (engine_.stall_us() - frame.start_stall_us));
   States to_wait;
   Bytes margin = -1;
   {
@@ -166,7 +168,7 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
     recorder_.add_op(
         {.name = frame.op->name,
          .signature = mix(frame.signature, running_packs_ + static_cast<uint64_t>(frame.demand)),
-         .duration_us = duration.count(),
+         .duration_us = duration_us,
          .inputs = frame.inputs,
          .outputs = frame.outputs,
          .written = frame.written,

@@ -36,6 +36,7 @@ struct OpFrame {
   bool has_inner = false; // contained another op above autograd: a composite, not recorded
   uint64_t signature = 0;
   std::chrono::steady_clock::time_point start;
+  double start_stall_us = 0; // its allocations may wait for the link, which is no time of its own
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   std::vector<ValueId> written; // at first the arguments that it writes, as they were before

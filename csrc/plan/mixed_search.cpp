@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "plan/expansions.h"
 #include "plan/flips.h"
 #include "plan/segments.h"
 #include "plan/simulator.h"
@@ -120,15 +121,20 @@ void MixedSearch::make_hybrids(Bytes budget_bytes) {
   }
 }
 
-void MixedSearch::make_bests(Bytes budget_bytes) {
-  const Design slack = slack_swaps(bench_);
-  Design extended = slack;
-  Designs extended_at; // from the highest level down
+// Per level, with what must be recomputed beside it.
+MixedSearch::Designs MixedSearch::extended_from(Design design) {
+  Designs extended; // from the highest level down
   for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
-    recomputes_.extend(extended, *level);
-    extended_at.push_back(extended);
+    recomputes_.extend(design, *level);
+    extended.push_back(design);
   }
-  std::reverse(extended_at.begin(), extended_at.end());
+  std::reverse(extended.begin(), extended.end());
+  return extended;
+}
+
+void MixedSearch::make_bests(Bytes budget_bytes) {
+  Designs by_slack = extended_from(slack_swaps(bench_));
+  Designs by_expansion = extended_from(recompute_expansions(bench_));
   for (size_t i = 0; i < levels_.size() && levels_[i] <= budget_bytes; ++i) {
     Design design = std::min(recompute_designs_[i], hybrid_designs_[i], [](const auto& a, const auto& b) {
       return a.score < b.score;
@@ -142,8 +148,10 @@ void MixedSearch::make_bests(Bytes budget_bytes) {
       best_designs_.push_back(std::move(design));
       continue;
     }
-    recomputes_.drop_redundant(extended_at[i], levels_[i]);
-    bench_.try_design(design, std::move(extended_at[i]), levels_[i]);
+    for (Designs* const starts : {&by_slack, &by_expansion}) {
+      recomputes_.drop_redundant((*starts)[i], levels_[i]);
+      bench_.try_design(design, std::move((*starts)[i]), levels_[i]);
+    }
     if (i % kCutsEvery == 0) {
       try_cuts(design, levels_[i], /*may_swap=*/true);
     }

@@ -32,6 +32,7 @@ class MixedSearch {
   void make_recomputes(Bytes budget_bytes);
   void make_hybrids(Bytes budget_bytes);
   void make_bests(Bytes budget_bytes);
+  Designs extended_from(Design design);
 
   // Takes over the best of the designs in segments, with swaps of their boundaries where these must go too.
   void try_cuts(Design& design, Bytes level, bool may_swap);
