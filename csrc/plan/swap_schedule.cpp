@@ -28,6 +28,12 @@ SwapSchedule::SwapSchedule(const Trace& trace)
       issues_.push_back(id);
     }
   }
+  // Backward is seen at its unpacks only, the forward pass at each op.
+  for (EventId id = 0; id < num_events; ++id) {
+    const bool waits =
+        id < trace.forward_end || waits_.empty() || trace.events[id].kind == EventKind::kUnpack;
+    waits_.push_back(waits ? id : waits_.back());
+  }
   const auto first_issue_from = [this](EventId id) {
     return static_cast<int32_t>(std::lower_bound(issues_.begin(), issues_.end(), id) - issues_.begin());
   };
@@ -138,7 +144,7 @@ std::vector<EventId> SwapSchedule::releases(
     }
     for (; head < tail && held[id] + pending > budget_bytes; ++head) {
       if (selected[head] && gap_lasts[head] >= id) {
-        result[head] = id - 1;
+        result[head] = std::max(waits_[id - 1], candidates_[head].dead);
         pending -= candidates_[head].size_bytes;
       }
     }
@@ -166,7 +172,8 @@ Plan SwapSchedule::plan(
     action.release = releases[i];
     action.swap_in = swap_ins[i];
     if (action.release == kNone) {
-      action.release = candidate.first_unpack == kNone ? candidate.gap_last - 1 : action.swap_in;
+      const EventId last = candidate.first_unpack == kNone ? candidate.gap_last - 1 : action.swap_in;
+      action.release = std::max(waits_[last], candidate.dead);
     }
   }
   for (const Return& r : returns_) {

@@ -65,6 +65,7 @@ class SwapSchedule {
   std::vector<Candidate> candidates_;
   std::vector<Bytes> held_when_kept_;
   std::vector<EventId> issues_; // events at which a prefetch may be issued
+  std::vector<EventId> waits_; // per event: the last one up to it at which a run may wait for a release
   std::vector<Return> returns_; // earliest first unpack first
 };
 
