@@ -52,7 +52,7 @@ def tokens(*shape: int, most: int) -> Tensor:
 # Images
 
 
-@listed(in_ci=True)
+@listed
 def resnet18() -> Built:
     from torchvision.models import resnet18
 
@@ -109,7 +109,7 @@ def convnext() -> Built:
     return classified(ConvNeXt(blocks, stochastic_depth_prob=0.2, num_classes=5), 8, 3, 64, 64)
 
 
-@listed
+@listed(in_ci=True)
 def vision_transformer() -> Built:
     from torchvision.models import VisionTransformer
 
