@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# make build | demo | test | lint | format | wheel | bench | clean. Every target does its own set-up, in .venv.
+# make build | demo | test | opscan | zoo | lint | format | wheel | bench | clean. Every target does its own set-up, in .venv.
 #
 # TORCHLMS_TORCH  the torch to install, e.g. TORCHLMS_TORCH='torch==2.11.*' (default: the newest)
 # PYTHON          the Python that .venv is made with (default: python3)
@@ -19,9 +19,10 @@ venv_done := $(VENV)/.venv-done
 torch_done := $(VENV)/.torch-$(torch_key)-done
 build_done := $(VENV)/.build-done
 lint_done := $(VENV)/.lint-done
+zoo_done := $(VENV)/.zoo-done
 native := $(shell find csrc include -name '*.h' -o -name '*.cpp') csrc/sources.txt $(wildcard cmake/*.in)
 
-.PHONY: build demo test test-cpp test-python lint format tidy wheel bench clean
+.PHONY: build demo test test-cpp test-python opscan zoo lint format tidy wheel bench clean
 .DELETE_ON_ERROR:
 
 build: $(build_done)
@@ -45,6 +46,10 @@ $(build_done): $(torch_done) $(native) setup.py pyproject.toml torchlms/_version
 
 $(lint_done): $(build_done) pyproject.toml
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[lint]'
+	touch $@
+
+$(zoo_done): $(build_done) pyproject.toml
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[zoo]'
 	touch $@
 
 demo: build
@@ -72,6 +77,13 @@ build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ct
 
 test-python: build
 	$(BIN)/pytest
+
+# All of what the tests look at a part of: PyTorch's op database (10 minutes) and public models (15).
+opscan: build
+	$(BIN)/python tests/cases/opscan.py swap recompute auto
+
+zoo: $(zoo_done)
+	TORCHLMS_ZOO=all $(BIN)/pytest tests/zoo
 
 lint: $(lint_done)
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure

@@ -143,11 +143,14 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   scope.num_frames = std::min(scope.num_frames, index);
   OpFrame& frame = scope.frames[index];
   const std::vector<c10::IValue> arguments = std::exchange(frame.arguments, {});
-  if (frame.has_inner || fn.outputs().empty()) {
-    return; // a composite, or an op that failed
+  if (fn.outputs().empty()) {
+    return; // an op that failed
   }
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  if (frame.has_inner && !scope.tape->wrote_itself(frame, fn.outputs())) {
+    return; // a composite
+  }
   frame.demand = Demand::kNone;
   if (scope.session->options().demand_of && frame.op->traits) {
     frame.demand = scope.session->demand_of(*frame.op, arguments, fn.outputs());

@@ -34,6 +34,7 @@ struct OpName {
 struct OpFrame {
   const OpName* op = nullptr;
   bool has_inner = false; // contained another op above autograd: a composite, not recorded
+  OpId first_op = 0; // recorded from its start on
   uint64_t signature = 0;
   std::chrono::steady_clock::time_point start;
   double start_stall_us = 0; // its allocations may wait for the link, which is no time of its own
@@ -83,6 +84,9 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   // An op above autograd starts. False when the step left a watched program: from now on the caller
   // must install hooks and report the ends of ops too.
   bool op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs);
+  // Whether an op that contained others wrote in place what none of them wrote: autograd's in-place ops
+  // copy what their derivatives need first, by an op of its own.
+  bool wrote_itself(const OpFrame& frame, const std::vector<c10::IValue>& outputs);
   // ... has returned. Not for composites nor failed ops.
   void op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs);
 
@@ -161,6 +165,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
     bool is_kept = false; // by the user's wish
     bool was_swapped = false;
     bool was_dropped = false;
+    OpId last_written = kNone; // by that op
     bool is_opaque = false; // written by something that is no op of the trace
     Bytes size_bytes = 0;
     Bytes packed_bytes = 0;
@@ -177,6 +182,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   bool is_plain(const at::Tensor& tensor) const;
   StorageId id_of(const at::Tensor& tensor);
   ValueId value_of(const at::Tensor& tensor, OpId producer);
+  bool has_version(StorageId id, uint32_t version) const; // some value of the storage is known at it
 
   // All below: mutex_ held.
   double now_us() const;
@@ -195,7 +201,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   void prefetch_reactive(StorageId current);
   bool swap_in_now(StorageId id);
   void read_arguments(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs);
-  void find_written(OpFrame& frame) const;
+  void find_written(OpFrame& frame);
   void record_ends();
   void capture(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs);
   void drop(StorageId id);

@@ -96,6 +96,20 @@ def test_running_statistics_are_updated_once() -> None:
     assert assert_exact(program, policy="recompute")["recomputed_bytes"] > 0
 
 
+@pytest.mark.parametrize("kind", ["hard swish", "gated"])
+def test_ops_in_place_that_copy_their_input_first_are_run_again(kind: str) -> None:
+    hidden = [nn.Linear(16, 16), nn.Hardswish(inplace=True), nn.Dropout(0.2, inplace=True)]
+
+    def program(scope: ScopeMaker) -> Any:
+        layers = hidden if kind == "hard swish" else [nn.Linear(16, 16), nn.GRUCell(16, 16)]
+        model = nn.Sequential(*layers, nn.Linear(16, 5), nn.Sigmoid(), nn.Linear(5, 5))
+        weights = [value for p in model.parameters() for value in [nn.init.normal_(p)]]
+        inputs = seeded(8, 16)
+        return train(lambda: model(inputs).square().mean(), weights, scope)
+
+    assert assert_exact(program, policy="recompute")["recomputed_bytes"] > 0
+
+
 def test_dropout_is_never_drawn_again() -> None:
     def program(scope: ScopeMaker) -> Any:
         weight = seeded(64, 64).requires_grad_()
