@@ -21,7 +21,7 @@ build_done := $(VENV)/.build-done
 lint_done := $(VENV)/.lint-done
 native := $(shell find csrc include -name '*.h' -o -name '*.cpp') csrc/sources.txt $(wildcard cmake/*.in)
 
-.PHONY: build demo test test-cpp test-python fuzz lint format tidy wheel bench clean
+.PHONY: build demo test test-cpp test-python fuzz fuzz-planted lint format tidy wheel bench clean
 .DELETE_ON_ERROR:
 
 build: $(build_done)
@@ -72,6 +72,9 @@ build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ct
 
 test-python: build
 	$(BIN)/pytest
+
+fuzz-planted: build
+	$(BIN)/python tests/fuzz/planted.py
 
 fuzz: build
 	$(BIN)/python tests/fuzz/fuzz.py --programs 20000

@@ -28,7 +28,7 @@ struct ThreadScope {
   int num_entries = 0;
   int num_disabled = 0;
   bool has_hooks = false;
-  bool wants_hooks = false; // the tape left a watched program while other hooks lay on the stack
+  bool wants_hooks = false; // has to push them: the tape left a watched program, or a disabled region ended
   size_t stack_size = 0; // of the thread's hook stack at entry
   std::optional<at::CallbackHandle> observer;
   std::vector<OpFrame> frames; // ops that have started; the first num_frames are in use
@@ -74,7 +74,7 @@ const OpName* name_of(const at::RecordFunction& fn) {
 }
 
 void push_hooks() {
-  scope.frontend->push();
+  scope.frontend->push(scope.stack_size); // below what came later, so that each closes in its order
   scope.has_hooks = true;
 }
 
@@ -118,8 +118,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     }
     scope.wants_hooks = true;
   }
-  if (scope.wants_hooks && !scope.has_hooks && scope.frontend->depth() == scope.stack_size) {
-    push_hooks(); // on top of the same stack as at entry: the user's own hooks nest as they did
+  if (scope.wants_hooks && !scope.has_hooks) {
+    push_hooks();
     scope.wants_hooks = false;
   }
   if (scope.tape->mode() == Tape::Mode::kWatching) {
@@ -138,11 +138,15 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   const size_t index = static_cast<StartedOp*>(context)->frame;
   scope.num_frames = std::min(scope.num_frames, index);
   OpFrame& frame = scope.frames[index];
-  if (frame.has_inner || fn.outputs().empty()) {
-    return; // a composite, or an op that failed
-  }
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  if (frame.has_inner || fn.outputs().empty()) {
+    if (!scope.tape->wrote_itself(frame)) {
+      return; // a composite, or an op that failed
+    }
+    frame.is_replayable = false;
+    frame.record = nullptr;
+  }
   scope.tape->op_ended(frame, fn.outputs());
 }
 

@@ -84,6 +84,10 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   // ... has returned. Not for composites nor failed ops.
   void op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs);
 
+  // Whether an op that contained others, or returned nothing, wrote an argument by itself: autograd copies
+  // what some in-place ops overwrite, and that copy is an op too.
+  bool wrote_itself(const OpFrame& frame) const;
+
   // An op that is no part of the trace (gradients are off) writes the arguments that `traits` says.
   void note_unseen_write(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> inputs);
 

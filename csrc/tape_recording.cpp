@@ -111,6 +111,23 @@ void Tape::find_written(OpFrame& frame) const {
   }
 }
 
+bool Tape::wrote_itself(const OpFrame& frame) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(frame.written.begin(), frame.written.end(), [this](ValueId argument) {
+    const auto& values = slots_[recorder_.trace().values[argument].storage].values;
+    const auto before = std::find_if(
+        values.begin(), values.end(), [&](const KnownValue& value) { return value.id == argument; });
+    if (before == values.end() || !before->counter.enabled()) {
+      return false;
+    }
+    const uint32_t version = before->counter.current_version();
+    return version != before->version && // and no op inside it is known to have made this version
+        std::none_of(values.begin(), values.end(), [&](const KnownValue& value) {
+             return value.impl == before->impl && value.version == version;
+           });
+  });
+}
+
 // What only the end of the step tells of its values and storages.
 void Tape::record_ends() {
   for (size_t i = 0; i < slots_.size(); ++i) {

@@ -27,10 +27,10 @@ Result = dict[str, Any]
 COUNTED = ("swapped", "recomputed", "followed", "refused")
 
 
-def run_seed(seed: int, worker: Worker) -> Result:
+def run_seed(seed: int, worker: Worker, shrinks: bool = True) -> Result:
     """The worker's verdict; where the program failed, also the smallest one that fails so."""
     result = worker.ask({"seed": seed}) | {"seed": seed}
-    if result["failure"] is None:
+    if result["failure"] is None or not shrinks:
         return result
     from differential import random_settings
     from program import make_program, shrink
@@ -65,6 +65,7 @@ def run_many(
     count: int,
     num_workers: int,
     seconds: float = 0,
+    until_failure: bool = False,
     report: Callable[[str], None] = print,
 ) -> list[Result]:
     """The results of the seeds; progress and failures are reported as they come."""
@@ -75,12 +76,13 @@ def run_many(
     def next_seed() -> int | None:
         with lock:
             is_late = seconds > 0 and time.monotonic() - start > seconds
-            return None if is_late else next(seeds, None)
+            has_failed = until_failure and any(result["failure"] for result in results)
+            return None if is_late or has_failed else next(seeds, None)
 
     def run() -> None:
         worker = Worker()
         while (seed := next_seed()) is not None:
-            result = run_seed(seed, worker)
+            result = run_seed(seed, worker, not until_failure)
             with lock:
                 results.append(result)
                 if result["failure"] is not None:
@@ -126,6 +128,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--seed", type=int, help="run this one")
+    parser.add_argument("--until-failure", action="store_true", help="stop there, shrink nothing")
     parser.add_argument("--run", nargs=2, metavar=("PROGRAM", "SETTINGS"))
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -148,7 +151,12 @@ def main() -> int:
         options.first_seed, options.programs, options.workers = options.seed, 1, 1
     print_now = lambda text: print(text, flush=True)  # noqa: E731
     results = run_many(
-        options.first_seed, options.programs, options.workers, options.seconds, print_now
+        options.first_seed,
+        options.programs,
+        options.workers,
+        options.seconds,
+        options.until_failure,
+        print_now,
     )
     print(summary(results))
     return any(result["failure"] is not None for result in results)
