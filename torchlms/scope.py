@@ -35,7 +35,7 @@ def is_traced() -> bool:
 
 
 def is_checkpointed() -> bool:
-    """Whether what is saved here and now goes to a non-reentrant torch.utils.checkpoint. It runs the
+    """Whether a non-reentrant torch.utils.checkpoint takes what is saved here and now. It runs its
     region again in backward, where it must find the same tensors saved as in forward: a scope that
     begins inside the region would hide them one time and not the other."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)

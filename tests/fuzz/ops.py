@@ -107,7 +107,6 @@ REDUCTIONS: dict[str, Op] = {
     "cumprod": lambda a, b, c: c.matrix(a).sigmoid().cumprod(1),
     "sort": lambda a, b, c: c.matrix(a).sort(1).values,
     "topk": lambda a, b, c: c.matrix(a).topk(5, 1).values,
-    "median": lambda a, b, c: c.matrix(a).median(0).values,
     "softmax": lambda a, b, c: c.matrix(a).softmax(1),
     "log_softmax": lambda a, b, c: c.matrix(a).log_softmax(0) / 4,
     "cross_entropy": lambda a, b, c: F.cross_entropy(c.matrix(a), c.indices(b), reduction="none"),

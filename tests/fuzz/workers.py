@@ -25,8 +25,8 @@ Request = dict[str, Any]
 
 
 class Worker:
-    """A process that answers requests one by one. Restarted at the next request after a failure or
-    a leak, which would fail the next one. Not thread-safe."""
+    """A process that answers requests one by one. Restarted at the next request after a failure:
+    what one leaves behind would fail the next. Not thread-safe."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -51,7 +51,7 @@ class Worker:
             pass
         if answer is None:
             answer = {"failure": f"the process {why}: {self.stop()}"}
-        elif answer["failure"] is not None or answer.get("leaks_plain"):
+        elif answer["failure"] is not None:
             self.stop()
         return answer
 
