@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# make build | demo | test | opscan | zoo | lint | format | wheel | bench | clean. Every target does its own set-up, in .venv.
+# make build | demo | test | opscan | zoo | fuzz | lint | format | wheel | bench | clean. Every target does its own
+# set-up, in .venv.
 #
 # TORCHLMS_TORCH  the torch to install, e.g. TORCHLMS_TORCH='torch==2.11.*' (default: the newest)
 # PYTHON          the Python that .venv is made with (default: python3)
@@ -22,7 +23,7 @@ lint_done := $(VENV)/.lint-done
 zoo_done := $(VENV)/.zoo-done
 native := $(shell find csrc include -name '*.h' -o -name '*.cpp') csrc/sources.txt $(wildcard cmake/*.in)
 
-.PHONY: build demo test test-cpp test-python opscan zoo lint format tidy wheel bench clean
+.PHONY: build demo test test-cpp test-python opscan zoo fuzz fuzz-planted lint format tidy wheel bench clean
 .DELETE_ON_ERROR:
 
 build: $(build_done)
@@ -84,6 +85,11 @@ opscan: build
 
 zoo: $(zoo_done)
 	TORCHLMS_ZOO=all $(BIN)/pytest tests/zoo
+fuzz-planted: build
+	$(BIN)/python tests/fuzz/planted.py
+
+fuzz: build
+	$(BIN)/python tests/fuzz/fuzz.py --programs 20000
 
 lint: $(lint_done)
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure

@@ -29,7 +29,7 @@ struct ThreadScope {
   int num_entries = 0;
   int num_disabled = 0;
   bool has_hooks = false;
-  bool wants_hooks = false; // the tape left a watched program while other hooks lay on the stack
+  bool wants_hooks = false; // has to push them: the tape left a watched program, or a disabled region ended
   size_t stack_size = 0; // of the thread's hook stack at entry
   std::optional<at::CallbackHandle> observer;
   std::vector<OpFrame> frames; // ops that have started; the first num_frames are in use
@@ -75,7 +75,7 @@ const OpName* name_of(const at::RecordFunction& fn) {
 }
 
 void push_hooks() {
-  scope.frontend->push();
+  scope.frontend->push(scope.stack_size); // below what came later, so that each closes in its order
   scope.has_hooks = true;
 }
 
@@ -122,8 +122,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     }
     scope.wants_hooks = true;
   }
-  if (scope.wants_hooks && !scope.has_hooks && scope.frontend->depth() == scope.stack_size) {
-    push_hooks(); // on top of the same stack as at entry: the user's own hooks nest as they did
+  if (scope.wants_hooks && !scope.has_hooks) {
+    push_hooks();
     scope.wants_hooks = false;
   }
   if (scope.tape->mode() == Tape::Mode::kWatching) {
@@ -143,13 +143,14 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   scope.num_frames = std::min(scope.num_frames, index);
   OpFrame& frame = scope.frames[index];
   const std::vector<c10::IValue> arguments = std::exchange(frame.arguments, {});
-  if (fn.outputs().empty()) {
-    return; // an op that failed
-  }
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
-  if (frame.has_inner && !scope.tape->wrote_itself(frame, fn.outputs())) {
-    return; // a composite
+  if ((frame.has_inner || fn.outputs().empty()) && !scope.tape->wrote_itself(frame)) {
+    return; // a composite, or an op that failed
+  }
+  if (fn.outputs().empty()) {
+    frame.is_replayable = false;
+    frame.record = nullptr;
   }
   frame.demand = Demand::kNone;
   if (scope.session->options().demand_of && frame.op->traits) {

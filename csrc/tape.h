@@ -84,11 +84,12 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   // An op above autograd starts. False when the step left a watched program: from now on the caller
   // must install hooks and report the ends of ops too.
   bool op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs);
-  // Whether an op that contained others wrote in place what none of them wrote: autograd's in-place ops
-  // copy what their derivatives need first, by an op of its own.
-  bool wrote_itself(const OpFrame& frame, const std::vector<c10::IValue>& outputs);
   // ... has returned. Not for composites nor failed ops.
   void op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs);
+
+  // Whether an op that contained others, or returned nothing, wrote an argument by itself: autograd copies
+  // what some in-place ops overwrite, and that copy is an op too.
+  bool wrote_itself(const OpFrame& frame) const;
 
   // An op that is no part of the trace (gradients are off) writes the arguments that `traits` says.
   void note_unseen_write(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> inputs);

@@ -59,25 +59,6 @@ bool Tape::has_version(StorageId id, uint32_t version) const {
       values.begin(), values.end(), [version](const KnownValue& value) { return value.version == version; });
 }
 
-bool Tape::wrote_itself(const OpFrame& frame, const std::vector<c10::IValue>& outputs) {
-  const std::lock_guard lock(mutex_);
-  const auto& values = recorder_.trace().values;
-  bool is_unseen = false;
-  for (const c10::IValue& output : outputs) {
-    for_each_tensor(output, [&](int, const at::Tensor& tensor) {
-      if (!is_plain(tensor)) {
-        return;
-      }
-      const StorageId id = id_of(tensor);
-      const bool is_written = std::any_of(frame.written.begin(), frame.written.end(), [&](ValueId value) {
-        return values[value].storage == id && values[value].version != static_cast<int32_t>(version_of(tensor));
-      });
-      is_unseen = is_unseen || (is_written && slots_[id].last_written < frame.first_op);
-    });
-  }
-  return is_unseen;
-}
-
 ValueId Tape::value_of(const at::Tensor& tensor, OpId producer) {
   const StorageId id = id_of(tensor);
   const c10::VariableVersion counter = counter_of(tensor);
@@ -152,6 +133,18 @@ void Tape::find_written(OpFrame& frame) {
   for (const ValueId value : frame.written) {
     slots_[values[value].storage].last_written = num_ops_;
   }
+}
+
+bool Tape::wrote_itself(const OpFrame& frame) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(frame.written.begin(), frame.written.end(), [&](ValueId argument) {
+    const Slot& slot = slots_[recorder_.trace().values[argument].storage];
+    const auto before = std::find_if(slot.values.begin(), slot.values.end(), [&](const KnownValue& value) {
+      return value.id == argument;
+    });
+    return before != slot.values.end() && before->counter.enabled() &&
+        before->counter.current_version() != before->version && slot.last_written < frame.first_op;
+  });
 }
 
 // What only the end of the step tells of its values and storages.

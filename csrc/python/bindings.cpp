@@ -143,6 +143,7 @@ void bind_session(py::module_& m) {
       .def("exit", [](const SessionPtr& self) { released(*self, [&] { exit_scope(self); }); })
       .def("step_boundary", [](const SessionPtr& self) { released(*self, [&] { self->step_boundary(); }); })
       .def("is_busy", &Session::is_busy)
+      .def("disk_used_bytes", [](const SessionPtr& self) { return self->engine().store().used_bytes(); })
       .def("add_user", &Session::add_user)
       .def("remove_user", &Session::remove_user)
       .def(

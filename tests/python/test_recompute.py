@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -345,3 +346,28 @@ def test_a_name_that_is_no_operator_is_refused(name: str) -> None:
 def test_recomputable_refuses_what_is_no_text() -> None:
     with pytest.raises(TypeError, match="int"):
         torchlms.recomputable(3)  # type: ignore[arg-type]
+
+
+def test_in_place_ops_whose_old_value_is_saved_are_part_of_the_trace() -> None:
+    weight, inputs = seeded(8, 16).requires_grad_(), seeded(8, 16, seed=1)
+
+    def forward() -> Tensor:
+        hidden = inputs * weight
+        hidden.mul_(hidden.detach().sigmoid() * weight)  # autograd clones it first
+        written = hidden.sin() * hidden.exp()
+        torch._foreach_mul_([written], 0.5)  # returns nothing
+        return (written.tanh() * written).sum()
+
+    assert_exact(lambda scope: train(forward, [weight], scope), policy="recompute")
+    ops = json.loads(recorded(forward, [weight]).session().trace_json())["ops"]
+    assert {"aten::mul_.Tensor", "aten::_foreach_mul_.Scalar"} <= {op["name"] for op in ops}
+
+
+def test_recurrent_layers_that_write_what_they_read_are_exact() -> None:
+    model, inputs = nn.GRU(8, 8), seeded(5, 4, 8)
+
+    def forward() -> Tensor:
+        return model(inputs)[0].square().sum()
+
+    parameters = list(model.parameters())
+    assert_exact(lambda scope: train(forward, parameters, scope), policy="recompute")
