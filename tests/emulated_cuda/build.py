@@ -107,7 +107,7 @@ def build() -> Path:
     out.mkdir(parents=True, exist_ok=True)
     with open(out / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        runtime = sorted((HERE / "runtime").glob("*.cpp"))
+        runtime = sorted(f for name in ("runtime", "race") for f in (HERE / name).glob("*.cpp"))
         driver = HERE / "runtime/libcuda.cpp"
         runtime.remove(driver)
         cuda = [f"-I{HERE}", f"-isystem{headers}"]

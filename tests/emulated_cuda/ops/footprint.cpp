@@ -8,7 +8,7 @@
 namespace emulated_cuda {
 namespace {
 
-constexpr size_t kMostRuns = 16384; // beyond, the whole span counts as accessed
+constexpr size_t kMostRuns = 4096; // beyond, the whole span counts as accessed
 
 struct Dim {
   int64_t size;

@@ -59,6 +59,8 @@ cudaError_t copy(char* to, const char* from, uint64_t bytes, cudaMemcpyKind kind
   count(to_place, from_place, bytes);
   Work work;
   work.accesses = {{from, bytes, false}, {to, bytes, true}};
+  to = to_place.view;
+  from = from_place.view;
   if (to_place.where == Where::kDevice && from_place.where == Where::kDevice) {
     work.name = "copy on the device";
     work.run = [=] { std::memmove(to, from, bytes); };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "event.h"
 
+#include "race/detector.h"
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -17,32 +19,25 @@ std::unordered_map<Event*, std::shared_ptr<Event>>& events() {
 } // namespace
 
 void Event::record(Stream& stream) {
-  uint64_t number = 0;
-  {
-    std::lock_guard lock(mutex_);
-    number = ++records_;
-  }
-  stream.submit({"cudaEventRecord", [self = shared_from_this(), number] {
-                   {
-                     std::lock_guard lock(self->mutex_);
-                     if (number > self->reached_) {
-                       self->reached_ = number;
-                       self->time_ = std::chrono::steady_clock::now();
-                     }
-                   }
-                   self->changed_.notify_all();
-                 }});
+  std::lock_guard lock(mutex_);
+  clock_ = stream.submit({"cudaEventRecord", [self = shared_from_this(), number = ++records_] {
+                            {
+                              std::lock_guard lock(self->mutex_);
+                              if (number > self->reached_) {
+                                self->reached_ = number;
+                                self->time_ = std::chrono::steady_clock::now();
+                              }
+                            }
+                            self->changed_.notify_all();
+                          }});
 }
 
 void Event::wait_on(Stream& stream) {
-  uint64_t number = 0;
-  {
-    std::lock_guard lock(mutex_);
-    number = records_;
-    if (reached_ >= number)
-      return;
-  }
-  stream.submit({"cudaStreamWaitEvent", [self = shared_from_this(), number] {
+  std::lock_guard lock(mutex_);
+  race::ordered_after(stream.index(), clock_);
+  if (reached_ >= records_)
+    return;
+  stream.submit({"cudaStreamWaitEvent", [self = shared_from_this(), number = records_] {
                    std::unique_lock lock(self->mutex_);
                    self->changed_.wait(lock, [&] { return self->reached_ >= number; });
                  }});
@@ -50,12 +45,17 @@ void Event::wait_on(Stream& stream) {
 
 void Event::synchronize() {
   std::unique_lock lock(mutex_);
+  const auto clock = clock_;
   changed_.wait(lock, [&, number = records_] { return reached_ >= number; });
+  race::host_knows(clock);
 }
 
 bool Event::done() {
   std::lock_guard lock(mutex_);
-  return reached_ >= records_;
+  if (reached_ < records_)
+    return false;
+  race::host_knows(clock_);
+  return true;
 }
 
 cudaError_t Event::elapsed_since(Event& start, float& ms) {

@@ -2,12 +2,14 @@
 #include "memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <map>
 #include <mutex>
 
 #include "counters.h"
 #include "knobs.h"
+#include "race/detector.h"
 
 namespace emulated_cuda {
 namespace {
@@ -16,6 +18,7 @@ struct Allocation {
   uint64_t bytes = 0;
   int device = -1; // -1: pinned
   bool mapped = false; // by us
+  char* view = nullptr; // the second mapping of guarded pinned memory
 };
 
 std::mutex mutex;
@@ -25,10 +28,22 @@ std::map<char*, Allocation>& allocations() {
   return all;
 }
 
-char* map_pages(uint64_t bytes) {
-  void* pages =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+char* map_pages(uint64_t bytes, int file = -1) {
+  const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
   return pages == MAP_FAILED ? nullptr : static_cast<char*>(pages);
+}
+
+// Two mappings of the same memory.
+bool map_twice(uint64_t bytes, char*& begin, char*& view) {
+  const int file = memfd_create("emulated_cuda_pinned", 0);
+  if (file < 0)
+    return false;
+  const bool sized = ftruncate(file, static_cast<off_t>(bytes)) == 0;
+  begin = sized ? map_pages(bytes, file) : nullptr;
+  view = begin != nullptr ? map_pages(bytes, file) : nullptr;
+  close(file);
+  return view != nullptr;
 }
 
 uint64_t used_on(int device) {
@@ -40,12 +55,22 @@ uint64_t used_on(int device) {
 }
 
 char* allocate(int device, uint64_t bytes, uint64_t cap) {
+  const uint64_t mapped = bytes == 0 ? 1 : bytes;
   std::lock_guard lock(mutex);
   if (bytes > cap || used_on(device) > cap - bytes)
     return nullptr;
-  char* begin = map_pages(bytes == 0 ? 1 : bytes);
-  if (begin != nullptr)
-    allocations()[begin] = {bytes, device, true};
+  char* begin = nullptr;
+  char* view = nullptr;
+  if (device < 0 && knobs().race)
+    map_twice(mapped, begin, view);
+  else
+    begin = map_pages(mapped);
+  if (begin == nullptr)
+    return nullptr;
+  allocations()[begin] = {bytes, device, true, view};
+  race::memory_changed(begin, bytes);
+  if (view != nullptr)
+    race::guard_pinned(begin, bytes);
   return begin;
 }
 
@@ -55,6 +80,11 @@ bool release(char* begin, bool pinned, bool mapped, uint64_t& bytes) {
   if (found == allocations().end() || (found->second.device < 0) != pinned || found->second.mapped != mapped)
     return false;
   bytes = found->second.bytes;
+  race::memory_changed(begin, bytes);
+  if (found->second.view != nullptr) {
+    race::unguard_pinned(begin);
+    munmap(found->second.view, bytes == 0 ? 1 : bytes);
+  }
   if (mapped)
     munmap(begin, bytes == 0 ? 1 : bytes);
   allocations().erase(found);
@@ -106,7 +136,7 @@ bool register_pinned(char* begin, uint64_t bytes) {
   std::lock_guard lock(mutex);
   const uint64_t cap = knobs().pinned_bytes;
   if (bytes > cap || used_on(-1) > cap - bytes ||
-      !allocations().try_emplace(begin, Allocation{bytes, -1, false}).second)
+      !allocations().try_emplace(begin, Allocation{bytes, -1, false, nullptr}).second)
     return false;
   counters().pinned_allocations++;
   grow(counters().pinned_bytes, counters().pinned_peak_bytes, bytes);
@@ -123,15 +153,17 @@ bool unregister_pinned(char* begin) {
 
 Place place_of(const void* address) {
   char* at = static_cast<char*>(const_cast<void*>(address));
+  const Place pageable{Where::kPageable, -1, nullptr, 0, at};
   std::lock_guard lock(mutex);
   auto next = allocations().upper_bound(at);
   if (next == allocations().begin())
-    return {};
+    return pageable;
   const auto& [begin, allocation] = *--next;
   if (at >= begin + allocation.bytes)
-    return {};
+    return pageable;
+  char* view = allocation.view == nullptr ? at : allocation.view + (at - begin);
   return {
-      allocation.device < 0 ? Where::kPinned : Where::kDevice, allocation.device, begin, allocation.bytes};
+      allocation.device < 0 ? Where::kPinned : Where::kDevice, allocation.device, begin, allocation.bytes, view};
 }
 
 } // namespace emulated_cuda

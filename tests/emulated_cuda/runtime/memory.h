@@ -14,6 +14,7 @@ struct Place {
   int device = -1;
   char* begin = nullptr; // of the allocation
   uint64_t bytes = 0;
+  char* view = nullptr; // where the device works on the address: a second mapping, or the address itself
 };
 
 // Device memory is host memory under a hard cap per device; null if the cap is reached.

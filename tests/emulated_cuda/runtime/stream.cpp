@@ -8,6 +8,7 @@
 
 #include "counters.h"
 #include "knobs.h"
+#include "race/detector.h"
 
 namespace emulated_cuda {
 namespace {
@@ -46,22 +47,29 @@ std::shared_ptr<Stream> thread_stream(int device) {
 Stream::Stream(int device, int priority, uint64_t index)
     : device_(device), priority_(priority), index_(index), delays_(knobs().seed * 1000003 + index) {}
 
-void Stream::submit(Work work) {
+std::vector<uint64_t> Stream::submit(Work work) {
+  std::vector<uint64_t> clock;
   {
     std::lock_guard lock(mutex_);
+    clock = race::queued(index_, work);
     queue_.push_back(std::move(work));
   }
   changed_.notify_all();
+  return clock;
 }
 
 void Stream::synchronize() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
+  race::host_knows_stream(index_);
 }
 
 bool Stream::idle() {
   std::lock_guard lock(mutex_);
-  return queue_.empty() && !busy_;
+  const bool idle = queue_.empty() && !busy_;
+  if (idle)
+    race::host_knows_stream(index_);
+  return idle;
 }
 
 void Stream::close() {

@@ -33,7 +33,8 @@ class Stream {
  public:
   Stream(int device, int priority, uint64_t index);
 
-  void submit(Work work);
+  // Returns the race detector's clock of the stream with this work.
+  std::vector<uint64_t> submit(Work work);
   void synchronize();
   bool idle();
   // The thread ends once the queue is empty.
