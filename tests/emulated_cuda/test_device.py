@@ -225,3 +225,38 @@ def test_pinned_memory_beyond_its_cap_is_an_error() -> None:
     done = emulate("import torch; torch.empty(64 << 20, pin_memory=True)", "--pinned-cap", "16MiB")
     assert done.returncode != 0
     assert "out of memory" in done.stderr
+
+
+def test_a_graph_is_captured_and_replayed_on_new_data() -> None:
+    x = torch.ones(4, device="cuda")
+    y = x * 2
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        assert torch.cuda.is_current_stream_capturing()
+        main = torch.cuda.current_stream()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            z = x + 1
+        main.wait_stream(side)
+        y.copy_(z * 10)
+    assert not torch.cuda.is_current_stream_capturing()
+    assert y.tolist() == [2.0] * 4
+    x.fill_(4)
+    graph.replay()
+    assert y.tolist() == [50.0] * 4
+    graph.replay()
+    assert y.tolist() == [50.0] * 4
+
+
+def test_waiting_for_a_stream_that_captures_is_an_error() -> None:
+    done = emulate(
+        """
+        import torch
+        x = torch.ones(4, device="cuda")
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            (x + 1).sum().item()
+        """
+    )
+    assert done.returncode != 0
+    assert "captur" in done.stderr

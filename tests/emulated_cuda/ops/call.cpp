@@ -14,11 +14,19 @@
 namespace emulated_cuda {
 namespace {
 
-// They overwrite their first argument without reading it.
-bool only_overwrites(const c10::OperatorHandle& op) {
-  static const std::unordered_set<std::string> names{"aten::copy_", "aten::zero_", "aten::fill_"};
-  const auto& name = op.schema().name();
-  return names.count(name) > 0 || (name.back() == '_' && op.hasTag(at::Tag::nondeterministic_seeded));
+// In-place operators that never read what they write, or not with a beta of 0.
+bool may_only_write(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string> names{
+      "aten::copy_",
+      "aten::zero_",
+      "aten::fill_",
+      "aten::addmm_",
+      "aten::addmv_",
+      "aten::addbmm_",
+      "aten::baddbmm_",
+      "aten::addr_",
+  };
+  return names.count(op.schema().name()) > 0 || op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
 // Written though the schema does not say so.
@@ -42,8 +50,11 @@ void copy_results(const torch::jit::Stack& results, const torch::jit::Stack& out
     if (outputs[i].isNone())
       continue;
     if (outputs[i].isTensor()) {
-      if (outputs[i].toTensor().defined())
-        outputs[i].toTensor().copy_(results[i].toTensor());
+      const auto& output = outputs[i].toTensor();
+      const auto& result = results[i].toTensor();
+      // Where the Meta kernel has a shape the CPU may have nothing: the statistics saved by a norm in evaluation.
+      if (output.defined() && result.defined() && (result.numel() > 0 || output.numel() == 0))
+        output.copy_(result);
       continue;
     }
     const auto from = results[i].toTensorVector();
@@ -76,9 +87,10 @@ bool Call::writes(size_t argument) const {
   return (alias != nullptr && alias->isWrite()) || hidden_write(schema_, declared);
 }
 
+// An argument that is written counts as read only where it must be: a write conflicts with all that a read
+// does, and reading asks for bytes that were written before.
 bool Call::reads(size_t argument) const {
-  const auto& declared = schema_.arguments()[argument];
-  return !declared.is_out() && !(argument == 0 && writes(0) && only_overwrites(op_));
+  return !writes(argument) || (argument == 0 && schema_.name().back() == '_' && !may_only_write(op_));
 }
 
 bool Call::has_plain_returns() const {
@@ -202,7 +214,8 @@ bool Call::run_queued(torch::jit::Stack& stack) {
     outputs.push_back(
         map_tensors(returned.back(), [&](const at::Tensor& output) { return twins.of(output); }));
   }
-  enqueue(device_, name_, footprint, [op = op_, outputs, results = cpu_arguments()]() mutable {
+  enqueue(device_, name_, footprint, [op = op_, outputs, arguments = cpu_arguments()] {
+    auto results = arguments; // a captured graph runs it again
     op.callBoxed(results);
     copy_results(results, outputs);
   });

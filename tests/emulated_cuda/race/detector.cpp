@@ -47,6 +47,7 @@ std::string range_text(const char* begin, uint64_t bytes) {
 struct Examination {
   const VectorClock& clock;
   Moment now;
+  bool replayed = false;
   const char* begin = nullptr;
   uint64_t bytes = 0;
 
@@ -69,7 +70,7 @@ struct Examination {
   void read(Cell& cell, bool copies) {
     if (unordered(cell.write))
       conflict("reads", "writes", cell.write);
-    if (cell.content == Content::kFreed)
+    if (cell.content == Content::kFreed && !replayed)
       found(of_stream(*now.site) + " reads freed memory", cell.write);
     else if (cell.content == Content::kUnwritten && !copies)
       found(of_stream(*now.site) + " reads memory that nothing was written to", {});
@@ -87,7 +88,7 @@ struct Examination {
     for (const auto& read : cell.reads)
       if (unordered(read))
         conflict("writes", "reads", read);
-    if (cell.content == Content::kFreed)
+    if (cell.content == Content::kFreed && !replayed)
       found(of_stream(*now.site) + " writes freed memory", cell.write);
   }
 };
@@ -184,7 +185,7 @@ VectorClock queued(uint64_t stream, const Work& work) {
     mine[stream]++;
     clock = mine;
     if (!work.accesses.empty()) {
-      Examination examination{clock, {stream, clock[stream], std::move(site), false}};
+      Examination examination{clock, {stream, clock[stream], std::move(site), false}, work.replayed};
       examine(work, examination);
     }
   }

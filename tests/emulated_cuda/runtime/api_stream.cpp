@@ -6,6 +6,18 @@
 
 using namespace emulated_cuda;
 
+namespace {
+
+// The host cannot wait for work that is not going to run.
+bool spoils_capture(Stream& stream) {
+  const auto graph = stream.capture();
+  if (graph)
+    graph->invalid = true;
+  return graph != nullptr;
+}
+
+} // namespace
+
 EMULATED_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   FAIL_AS_ASKED(cudaErrorMemoryAllocation);
   *stream = handle_of(create_stream(current_device(), priority));
@@ -40,6 +52,7 @@ EMULATED_API cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priorit
 EMULATED_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   const auto stream = stream_of(handle);
   REQUIRE(stream, cudaErrorInvalidResourceHandle);
+  REQUIRE(!spoils_capture(*stream), cudaErrorStreamCaptureUnsupported);
   stream->synchronize();
   return device_error();
 }
@@ -47,6 +60,7 @@ EMULATED_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 EMULATED_API cudaError_t cudaStreamQuery(cudaStream_t handle) {
   const auto stream = stream_of(handle);
   REQUIRE(stream, cudaErrorInvalidResourceHandle);
+  REQUIRE(!spoils_capture(*stream), cudaErrorStreamCaptureUnsupported);
   return stream->idle() ? device_error() : cudaErrorNotReady;
 }
 
@@ -120,27 +134,4 @@ EMULATED_API cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cuda
   REQUIRE(from && to, cudaErrorInvalidResourceHandle);
   const cudaError_t error = to->elapsed_since(*from, *ms);
   return error == cudaErrorNotReady ? error : failed(error);
-}
-
-EMULATED_API cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
-EMULATED_API cudaError_t cudaStreamGetCaptureInfo(
-    cudaStream_t,
-    cudaStreamCaptureStatus* status,
-    unsigned long long* id,
-    cudaGraph_t*,
-    const cudaGraphNode_t**,
-    const cudaGraphEdgeData**,
-    size_t*) {
-  *status = cudaStreamCaptureStatusNone;
-  if (id != nullptr)
-    *id = 0;
-  return cudaSuccess;
-}
-
-EMULATED_API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
-  return cudaSuccess;
 }

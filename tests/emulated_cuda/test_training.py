@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Training on the emulated device. SEEDS: over how many seeds of random delays (default 5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import bed
+import pytest
+import torch
+from emulation import emulate
+from small_models import case
+
+SEEDS = int(os.environ.get("SEEDS", "5"))
+
+
+@pytest.fixture
+def delays() -> Iterator[None]:
+    bed.set_knob("DELAY_US", 200)
+    yield
+    bed.set_knob("DELAY_US", 0)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "gpt"])
+def test_gradients_are_the_cpu_s_bit_for_bit(name: str) -> None:
+    wanted, got = case(name).gradients("cpu", steps=3), case(name).gradients("cuda", steps=3)
+    assert all(map(torch.equal, wanted, got))
+
+
+def test_gradients_of_an_lstm_are_close_to_the_cpu_s_which_has_no_fused_cell() -> None:
+    wanted, got = case("lstm").gradients("cpu", steps=3), case("lstm").gradients("cuda", steps=3)
+    torch.testing.assert_close(wanted, got)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "gpt", "lstm"])
+def test_gradients_do_not_depend_on_random_delays(name: str, delays: None) -> None:
+    wanted = case(name).gradients("cuda")
+    for seed in range(SEEDS):
+        bed.set_knob("SEED", seed)
+        assert all(map(torch.equal, wanted, case(name).gradients("cuda")))
+
+
+def test_memory_does_not_grow_over_steps() -> None:
+    small = case("gpt")
+    small.gradients("cuda", steps=2)
+    before = torch.cuda.memory_allocated(), bed.counter("device_bytes"), bed.counter("pinned_bytes")
+    small.gradients("cuda", steps=20)
+    torch.cuda.synchronize()
+    after = torch.cuda.memory_allocated(), bed.counter("device_bytes"), bed.counter("pinned_bytes")
+    assert before == after
+
+
+def test_a_model_that_does_not_fit_runs_out_of_memory() -> None:
+    done = emulate("import small_models; small_models.case('resnet18').gradients('cuda')", "--cap", "100MiB")
+    assert done.returncode != 0
+    assert "OutOfMemoryError" in done.stderr
