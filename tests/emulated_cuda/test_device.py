@@ -1,107 +1,111 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The emulated device behaves like one: memory, streams, events, copies, failures."""
+"""The emulated device behaves like one: memory, streams, events, copies, graphs, failures."""
 
 from __future__ import annotations
 
-import re
+import ctypes
+from collections.abc import Callable
 
 import bed
 import pytest
 import torch
-from emulation import emulate, output_of
+from torch import Tensor
+
+Knob = Callable[[str, object], None]
+MIB = 1 << 20
 
 
-def test_memory_beyond_the_cap_is_an_out_of_memory_error_and_what_was_there_stays() -> None:
-    out = output_of(
-        """
-        import torch
-        kept = torch.ones(8 << 20, device="cuda")
-        try:
-            torch.empty(16 << 20, device="cuda")
-        except torch.OutOfMemoryError:
-            print("full", kept.sum().item() == 8 << 20, kept.numel() * 4 == torch.cuda.memory_allocated())
-        del kept
-        print(torch.empty(14 << 20, device="cuda").numel(), torch.cuda.mem_get_info()[1])
-        """,
-        "--cap",
-        "64MiB",
-    )
-    assert out.split("\n") == ["full True True", f"{14 << 20} {64 << 20}"]
+def bytes_on_device(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def empty_caches() -> None:
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch._C._host_emptyCache()
+
+
+def test_memory_beyond_the_cap_is_an_out_of_memory_error_and_what_was_there_stays(knob: Knob) -> None:
+    empty_caches()
+    knob("BYTES", bed.counter("device_bytes") + 64 * MIB)
+    kept = torch.ones(32 * MIB, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.mem_get_info()[0] == 32 * MIB
+    with pytest.raises(torch.OutOfMemoryError):
+        bytes_on_device(40 * MIB)
+    assert kept[-1].item() == 1
+    del kept
+    assert bytes_on_device(60 * MIB).numel() == 60 * MIB  # PyTorch frees its cached block and tries again
 
 
 def test_statistics_and_empty_cache_are_those_of_pytorch_s_own_allocator() -> None:
-    torch.cuda.empty_cache()
+    empty_caches()
     before = torch.cuda.memory_allocated(), bed.counter("device_bytes")
-    block = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
-    assert torch.cuda.memory_allocated() - before[0] == 32 << 20
-    assert bed.counter("device_bytes") - before[1] == 32 << 20
+    block = bytes_on_device(32 * MIB)
+    assert torch.cuda.memory_allocated() - before[0] == 32 * MIB
+    assert bed.counter("device_bytes") - before[1] == 32 * MIB
     del block
     assert torch.cuda.memory_allocated() == before[0]
-    assert bed.counter("device_bytes") - before[1] == 32 << 20
+    assert bed.counter("device_bytes") - before[1] == 32 * MIB
     torch.cuda.empty_cache()
     assert bed.counter("device_bytes") == before[1]
     assert torch.cuda.memory_stats()["num_device_free"] > 0
     assert torch.cuda.get_allocator_backend() == "native"
 
 
-def test_a_stream_held_up_by_the_link_lets_another_one_pass() -> None:
-    out = output_of(
-        """
-        import torch
-        slow, host, value = torch.cuda.Stream(), torch.zeros(1 << 20, pin_memory=True), torch.ones(1 << 20).cuda()
-        torch.cuda.synchronize()
-        with torch.cuda.stream(slow):
+def test_pinned_memory_beyond_its_cap_is_an_error(knob: Knob) -> None:
+    empty_caches()
+    knob("PINNED_BYTES", bed.counter("pinned_bytes") + 16 * MIB)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        torch.empty(64 * MIB, pin_memory=True)
+    assert torch.empty(1 * MIB, pin_memory=True).is_pinned()
+
+
+def test_a_stream_held_up_by_the_link_lets_another_one_pass(knob: Knob) -> None:
+    slow, host, value = torch.cuda.Stream(), torch.zeros(MIB, pin_memory=True), torch.ones(MIB).cuda()
+    torch.cuda.synchronize()
+    knob("D2H_BYTES_PER_S", 2e6)
+    with torch.cuda.stream(slow):
+        host.copy_(value, non_blocking=True)
+    torch.ones(4, device="cuda").add_(1)
+    torch.cuda.current_stream().synchronize()
+    assert not slow.query()
+    slow.synchronize()
+    assert slow.query()
+    assert host.sum().item() == MIB
+
+
+def test_a_link_carries_one_copy_at_a_time_and_no_faster_than_its_bandwidth(knob: Knob) -> None:
+    streams = torch.cuda.Stream(), torch.cuda.Stream()
+    hosts = [torch.zeros(MIB, pin_memory=True) for _ in streams]
+    values = [torch.ones(MIB, device="cuda") for _ in streams]
+    start, ends = torch.cuda.Event(enable_timing=True), []
+    torch.cuda.synchronize()
+    knob("D2H_BYTES_PER_S", 100e6)
+    busy_ns, copied = bed.counter("d2h_busy_ns"), bed.counter("d2h_bytes")
+    start.record(streams[0])
+    start.synchronize()
+    for stream, host, value in zip(streams, hosts, values, strict=True):
+        with torch.cuda.stream(stream):
             host.copy_(value, non_blocking=True)
-        other = torch.ones(4, device="cuda") + 1
-        torch.cuda.current_stream().synchronize()
-        print(slow.query(), other.numel())
-        slow.synchronize()
-        print(slow.query(), host.sum().item())
-        """,
-        "--d2h",
-        "1MB/s",
-    )
-    assert out.split("\n") == ["False 4", f"True {float(1 << 20)}"]
+            ends.append(torch.cuda.Event(enable_timing=True))
+            ends[-1].record()
+    torch.cuda.synchronize()
+    busy_ns = bed.counter("d2h_busy_ns") - busy_ns
+    assert bed.counter("d2h_bytes") - copied == 8 * MIB
+    assert busy_ns == pytest.approx(8 * MIB / 100e6 * 1e9, abs=10)
+    # On the emulation's own clock, which never lets a copy end early.
+    assert max(start.elapsed_time(end) for end in ends) >= busy_ns / 1e6 - 0.001
 
 
-def test_a_link_carries_one_copy_at_a_time_and_no_faster_than_its_bandwidth() -> None:
-    out = output_of(
-        """
-        import bed, torch
-        streams = torch.cuda.Stream(), torch.cuda.Stream()
-        hosts = [torch.zeros(1 << 20, pin_memory=True) for _ in streams]
-        values = [torch.ones(1 << 20, device="cuda") for _ in streams]
-        start, ends = torch.cuda.Event(enable_timing=True), []
-        torch.cuda.synchronize()
-        busy = bed.counter("d2h_busy_ns"), bed.counter("d2h_bytes")
-        start.record(streams[0])
-        for stream, host, value in zip(streams, hosts, values):
-            with torch.cuda.stream(stream):
-                host.copy_(value, non_blocking=True)
-                ends.append(torch.cuda.Event(enable_timing=True))
-                ends[-1].record()
-        torch.cuda.synchronize()
-        print(bed.counter("d2h_busy_ns") - busy[0], bed.counter("d2h_bytes") - busy[1])
-        print(max(start.elapsed_time(end) for end in ends))
-        """,
-        "--d2h",
-        "100MB/s",
-    )
-    busy_ns, copied, took_ms = out.split()
-    assert int(copied) == 8 << 20
-    assert int(busy_ns) == pytest.approx((8 << 20) / 100e6 * 1e9, abs=10)
-    # On the emulation's own clock; the second copy starts after `start`, and after the first one.
-    assert float(took_ms) >= int(busy_ns) / 1e6
-
-
-def test_events_order_streams_whatever_the_delays() -> None:
-    code = """
-        import torch
-        main, side = torch.cuda.Stream(), torch.cuda.Stream()
-        host = torch.zeros(1000, pin_memory=True)
+def test_events_order_streams_whatever_the_delays(knob: Knob) -> None:
+    knob("DELAY_US", 500)
+    main, side = torch.cuda.Stream(), torch.cuda.Stream()
+    host = torch.zeros(1000, pin_memory=True)
+    for seed in range(3):
+        knob("SEED", seed)
         with torch.cuda.stream(main):
             x = torch.zeros(1000, device="cuda")
-        for i in range(20):
+        for _ in range(20):
             with torch.cuda.stream(main):
                 x.add_(1)
             side.wait_stream(main)
@@ -109,122 +113,31 @@ def test_events_order_streams_whatever_the_delays() -> None:
                 host.copy_(x, non_blocking=True)
             main.wait_stream(side)
         side.synchronize()
-        print(host.unique().tolist())
-    """
-    for seed in range(3):
-        assert output_of(code, "--seed", str(seed), "--delays", "500us") == "[20.0]"
+        assert host.unique().tolist() == [20.0]
 
 
-def test_several_devices_have_memory_and_streams_of_their_own() -> None:
-    out = output_of(
-        """
-        import torch
-        a = torch.ones(8 << 20, device="cuda:0")
-        b = torch.full((8 << 20,), 2.0, device="cuda:1")
-        print(torch.cuda.device_count(), (a.to("cuda:1") + b).sum().item(), (a + b.to("cuda:0")).device)
-        """,
-        "--devices",
-        "2",
-        "--cap",
-        "160MiB",
-    )
-    assert out == f"2 {3.0 * (8 << 20)} cuda:0"
+def test_an_event_tells_the_time_only_if_it_was_made_to() -> None:
+    timed, untimed = torch.cuda.Event(enable_timing=True), torch.cuda.Event()
+    timed.record()
+    untimed.record()
+    torch.cuda.synchronize()
+    assert timed.query() and untimed.query()
+    with pytest.raises((RuntimeError, ValueError)):
+        timed.elapsed_time(untimed)
 
 
-def test_a_real_kernel_ends_the_process_with_its_name() -> None:
-    done = emulate("import torch; torch.cuda._sleep(100)")
-    assert done.returncode != 0
-    assert re.search(r"a real kernel was launched: .*spin_kernel", done.stderr)
-
-
-def test_expandable_segments_are_refused() -> None:
-    done = emulate(
-        "import torch; torch.ones(1, device='cuda')", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"
-    )
-    assert done.returncode == 2
-    assert "expandable segments are not emulated" in done.stderr
-    late = emulate(
-        """
-        import torch
-        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-        torch.ones(1, device="cuda")
-        """
-    )
-    assert late.returncode != 0
-    assert "expandable segments are not emulated" in late.stderr
-
-
-def test_an_index_out_of_range_breaks_the_device_as_an_assert_does() -> None:
-    done = emulate(
-        """
-        import torch
-        x = torch.ones(3, device="cuda")[torch.tensor([7], device="cuda")]
-        torch.cuda.synchronize()
-        """
-    )
-    assert done.returncode != 0
-    assert "device-side assert" in done.stderr
-
-
-def test_a_process_that_raced_does_not_succeed() -> None:
-    code = """
-        import torch
-        value, host = torch.ones(99, device="cuda"), torch.zeros(99, pin_memory=True)
-        host.copy_(value, non_blocking=True)
-        print(host[0].item())
-    """
-    assert emulate(code, "--race").returncode == 86
-    assert emulate(code, "--no-race").returncode == 0
-
-
-FAILING_STEPS = """
-    import torch
-    x = torch.nn.Linear(4, 4)
-    wanted = x(torch.ones(2, 4)).tolist()
-    for i in range(3):
-        try:
-            x.cuda()
-            y = x(torch.ones(2, 4).pin_memory().cuda(non_blocking=True)).tolist()
-            print("right" if torch.allclose(torch.tensor(y), torch.tensor(wanted)) else "wrong")
-        except (RuntimeError, torch.OutOfMemoryError) as error:
-            print(type(error).__name__)
-"""
-
-
-@pytest.mark.parametrize("function", ["cudaMalloc", "cudaHostAlloc", "cudaMemcpyAsync"])
-def test_every_failure_asked_for_happens_once_and_the_next_step_is_right(function: str) -> None:
-    failed = 0
-    for call in range(1, 6):
-        done = emulate(FAILING_STEPS, "--fail", f"{function}:{call}")
-        steps = done.stdout.split()
-        happened = f"call {call} of {function} fails as asked" in done.stderr
-        failed += happened
-        assert len(steps) == 3, done.stderr
-        assert steps[-1] == "right"
-        assert steps.count("right") >= (2 if happened else 3)
-    assert failed >= 1
-
-
-def test_lasting_failures_of_an_allocation_are_out_of_memory_errors() -> None:
-    out = output_of(
-        """
-        import torch
-        kept = torch.ones(4, device="cuda")
-        try:
-            torch.empty(64 << 20, device="cuda")
-        except torch.OutOfMemoryError:
-            print("full", kept.sum().item())
-        """,
-        "--fail",
-        "cudaMalloc:2+",
-    )
-    assert out == "full 4.0"
-
-
-def test_pinned_memory_beyond_its_cap_is_an_error() -> None:
-    done = emulate("import torch; torch.empty(64 << 20, pin_memory=True)", "--pinned-cap", "16MiB")
-    assert done.returncode != 0
-    assert "out of memory" in done.stderr
+def test_copies_that_leave_an_allocation_are_refused() -> None:
+    runtime = torch.cuda.cudart()
+    assert runtime is not None
+    value = bytes_on_device(32 * MIB)
+    library = bed.library()
+    library.cudaMemcpy.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_size_t, ctypes.c_int]
+    host = torch.empty(64, dtype=torch.uint8)
+    inside = value.data_ptr() + 32 * MIB - 64
+    assert library.cudaMemcpy(inside, host.data_ptr(), 64, 1) == 0
+    assert library.cudaMemcpy(inside + 1, host.data_ptr(), 64, 1) == 1  # cudaErrorInvalidValue
+    assert library.cudaMemcpy(inside, host.data_ptr(), 64, 2) == 1  # the kind says the other direction
+    library.cudaGetLastError()
 
 
 def test_a_graph_is_captured_and_replayed_on_new_data() -> None:
@@ -249,14 +162,43 @@ def test_a_graph_is_captured_and_replayed_on_new_data() -> None:
     assert y.tolist() == [50.0] * 4
 
 
-def test_waiting_for_a_stream_that_captures_is_an_error() -> None:
-    done = emulate(
-        """
-        import torch
-        x = torch.ones(4, device="cuda")
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            (x + 1).sum().item()
-        """
-    )
-    assert done.returncode != 0
-    assert "captur" in done.stderr
+def a_step() -> str:
+    layer, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    wanted = layer(x)
+    try:
+        got = layer.cuda()(x.pin_memory().cuda(non_blocking=True)).cpu()
+    except RuntimeError as error:
+        return type(error).__name__
+    return "right" if torch.allclose(got, wanted, rtol=1e-4, atol=1e-6) else "wrong"
+
+
+@pytest.mark.parametrize("function", ["cudaMalloc", "cudaHostAlloc", "cudaMemcpyAsync"])
+def test_every_failure_asked_for_happens_once_and_the_next_step_is_right(
+    function: str, knob: Knob, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failures = 0
+    for call in range(1, 7):
+        empty_caches()
+        knob("FAIL", f"{function}:{call}")
+        steps = [a_step() for _ in range(3)]
+        happened = capfd.readouterr().err.count(f"call {call} of {function} fails as asked")
+        failures += happened
+        assert happened <= 1
+        assert steps[-1] == "right"
+        assert steps.count("right") >= 3 - happened, steps
+    assert failures >= 1
+
+
+def test_a_failure_that_lasts_is_an_out_of_memory_error(knob: Knob) -> None:
+    empty_caches()
+    kept = torch.ones(4, device="cuda")
+    knob("FAIL", "cudaMalloc:1+")
+    with pytest.raises(torch.OutOfMemoryError):
+        bytes_on_device(64 * MIB)
+    assert kept.sum().item() == 4
+
+
+def test_a_knob_that_is_none_is_refused() -> None:
+    for name, value in [("NO_SUCH", 1), ("BYTES", "many"), ("FAIL", "cudaMalloc"), ("RACE", 0)]:
+        with pytest.raises(ValueError, match=name):
+            bed.set_knob(name, value)

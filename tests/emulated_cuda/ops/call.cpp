@@ -207,6 +207,7 @@ bool Call::run_queued(torch::jit::Stack& stack) {
       continue;
     }
     returned.push_back(map_tensors(metas[i], [&](const at::Tensor& meta) {
+      TORCH_CHECK(meta.layout() == c10::kStrided, name_, ": only strided tensors are emulated");
       auto output = empty_on(device_, meta);
       footprint.writes.push_back(output);
       return output;
