@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# make build | demo | test | lint | format | wheel | bench | clean. Every target does its own set-up, in .venv.
+# make build | demo | test | test-cuda-emulated | lint | format | wheel | bench | clean. Every target does its own set-up, in .venv.
 #
 # TORCHLMS_TORCH  the torch to install, e.g. TORCHLMS_TORCH='torch==2.11.*' (default: the newest)
 # PYTHON          the Python that .venv is made with (default: python3)
@@ -21,7 +21,7 @@ build_done := $(VENV)/.build-done
 lint_done := $(VENV)/.lint-done
 native := $(shell find csrc include -name '*.h' -o -name '*.cpp') csrc/sources.txt $(wildcard cmake/*.in)
 
-.PHONY: build demo test test-cpp test-python lint format tidy wheel bench clean
+.PHONY: build demo test test-cpp test-python test-cuda-emulated lint format tidy wheel bench clean
 .DELETE_ON_ERROR:
 
 build: $(build_done)
@@ -72,6 +72,11 @@ build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ct
 
 test-python: build
 	$(BIN)/pytest
+
+# On an emulated CUDA device, with the CUDA build of torch. SEEDS: how many seeds of random delays (5).
+test-cuda-emulated: build
+	[ -e "$${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || $(BIN)/pip install --quiet 'nvidia-cuda-crt==13.*'
+	tests/emulated_cuda/run $(BIN)/python -m pytest tests/emulated_cuda
 
 lint: $(lint_done)
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure

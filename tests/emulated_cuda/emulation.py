@@ -14,7 +14,9 @@ RUN = Path(__file__).with_name("run")
 
 def emulate(code: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     # The knobs of the device that the tests themselves run on are not the child's.
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("EMULATED_CUDA_", "LD_PRELOAD"))}
+    kept = {
+        k: v for k, v in os.environ.items() if not k.startswith(("EMULATED_CUDA_", "LD_PRELOAD"))
+    }
     kept["PYTHONPATH"] = os.pathsep.join([str(RUN.parent), kept.get("PYTHONPATH", "")])
     return subprocess.run(
         [RUN, *options, sys.executable, "-c", textwrap.dedent(code)],

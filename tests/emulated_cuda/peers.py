@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -29,7 +29,7 @@ class Nothing:
 
 
 class Anything(types.ModuleType):
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -69,7 +69,7 @@ def load(package: str, file: str, *unneeded: str) -> types.ModuleType | None:
     return module
 
 
-def torchtune(model: torch.nn.Module, streams: bool) -> AbstractContextManager[Any] | None:
+def torchtune(streams: bool) -> AbstractContextManager[Any] | None:
     module = load(
         "torchtune",
         "training/_activation_offloading.py",
@@ -82,7 +82,7 @@ def torchtune(model: torch.nn.Module, streams: bool) -> AbstractContextManager[A
     return module and module.OffloadActivations(use_pin_memory=True, use_streams=streams)
 
 
-def trl(model: torch.nn.Module, streams: bool) -> AbstractContextManager[Any] | None:
+def trl(streams: bool) -> AbstractContextManager[Any] | None:
     module = load(
         "trl",
         "models/activation_offloading.py",
@@ -95,11 +95,12 @@ def trl(model: torch.nn.Module, streams: bool) -> AbstractContextManager[Any] | 
     return module and module.OffloadActivations(use_pin_memory=True, use_streams=streams)
 
 
-def save_on_cpu(model: torch.nn.Module, streams: bool) -> AbstractContextManager[Any] | None:
-    return None if streams else torch.autograd.graph.save_on_cpu(pin_memory=True)
+def save_on_cpu(streams: bool) -> AbstractContextManager[Any] | None:
+    assert not streams, "it has no such mode"
+    return torch.autograd.graph.save_on_cpu(pin_memory=True)
 
 
-PEERS: dict[str, Callable[[torch.nn.Module, bool], AbstractContextManager[Any] | None]] = {
+PEERS: dict[str, Callable[[bool], AbstractContextManager[Any] | None]] = {
     "save_on_cpu": save_on_cpu,
     "torchtune": torchtune,
     "trl": trl,

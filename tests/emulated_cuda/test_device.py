@@ -25,7 +25,9 @@ def empty_caches() -> None:
     torch._C._host_emptyCache()
 
 
-def test_memory_beyond_the_cap_is_an_out_of_memory_error_and_what_was_there_stays(knob: Knob) -> None:
+def test_memory_beyond_the_cap_is_an_out_of_memory_error_and_what_was_there_stays(
+    knob: Knob,
+) -> None:
     empty_caches()
     knob("BYTES", bed.counter("device_bytes") + 64 * MIB)
     kept = torch.ones(32 * MIB, dtype=torch.uint8, device="cuda")
@@ -34,7 +36,9 @@ def test_memory_beyond_the_cap_is_an_out_of_memory_error_and_what_was_there_stay
         bytes_on_device(40 * MIB)
     assert kept[-1].item() == 1
     del kept
-    assert bytes_on_device(60 * MIB).numel() == 60 * MIB  # PyTorch frees its cached block and tries again
+    assert (
+        bytes_on_device(60 * MIB).numel() == 60 * MIB
+    )  # PyTorch frees its cached block and tries again
 
 
 def test_statistics_and_empty_cache_are_those_of_pytorch_s_own_allocator() -> None:
@@ -61,7 +65,11 @@ def test_pinned_memory_beyond_its_cap_is_an_error(knob: Knob) -> None:
 
 
 def test_a_stream_held_up_by_the_link_lets_another_one_pass(knob: Knob) -> None:
-    slow, host, value = torch.cuda.Stream(), torch.zeros(MIB, pin_memory=True), torch.ones(MIB).cuda()
+    slow, host, value = (
+        torch.cuda.Stream(),
+        torch.zeros(MIB, pin_memory=True),
+        torch.ones(MIB).cuda(),
+    )
     torch.cuda.synchronize()
     knob("D2H_BYTES_PER_S", 2e6)
     with torch.cuda.stream(slow):
@@ -136,7 +144,9 @@ def test_copies_that_leave_an_allocation_are_refused() -> None:
     inside = value.data_ptr() + 32 * MIB - 64
     assert library.cudaMemcpy(inside, host.data_ptr(), 64, 1) == 0
     assert library.cudaMemcpy(inside + 1, host.data_ptr(), 64, 1) == 1  # cudaErrorInvalidValue
-    assert library.cudaMemcpy(inside, host.data_ptr(), 64, 2) == 1  # the kind says the other direction
+    assert (
+        library.cudaMemcpy(inside, host.data_ptr(), 64, 2) == 1
+    )  # the kind says the other direction
     library.cudaGetLastError()
 
 
@@ -166,6 +176,7 @@ def a_step() -> str:
     layer, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
     wanted = layer(x)
     try:
+        bytes_on_device(48 * MIB)  # in no block that is cached
         got = layer.cuda()(x.pin_memory().cuda(non_blocking=True)).cpu()
     except RuntimeError as error:
         return type(error).__name__

@@ -51,6 +51,13 @@ def optimizer(device: str) -> list[Tensor]:
     return weights
 
 
+def clipped(device: str) -> list[Tensor]:
+    weights = [data(device, 5, 5).requires_grad_(), data(device, 7).requires_grad_()]
+    sum((w**2).sum() for w in weights).backward()
+    norm = torch.nn.utils.clip_grad_norm_(weights, 0.1)
+    return [norm, *(w.grad for w in weights)]
+
+
 def resized_output(device: str) -> Tensor:
     out = torch.empty(0, device=device)
     torch.add(data(device, 3, 4), 1, out=out)
@@ -76,7 +83,9 @@ PROGRAMS: list[Program] = [
     lambda d: data(d, 5, 6).nonzero(),
     lambda d: data(d, 50).mul(2).round().unique(return_inverse=True, return_counts=True),
     lambda d: data(d, 5, 6).masked_fill(data(d, 5, 6) > 0, 1.0),
-    lambda d: data(d, 5, 6).index_put((torch.tensor([1, 1], device=d),), data(d, 2, 6), accumulate=True),
+    lambda d: data(d, 5, 6).index_put(
+        (torch.tensor([1, 1], device=d),), data(d, 2, 6), accumulate=True
+    ),
     lambda d: data(d, 5, 6).half().double().to(torch.int32),
     lambda d: data(d, 5, 6).t().contiguous(),
     lambda d: torch.zeros(6, 5, device=d).t().copy_(data(d, 5, 6)),
@@ -101,11 +110,13 @@ PROGRAMS: list[Program] = [
     lambda d: torch.view_as_complex(data(d, 3, 2)).conj() * 2,
     lambda d: torch.repeat_interleave(data(d, 3), torch.tensor([1, 0, 2], device=d)),
     lambda d: torch.equal(data(d, 3), data(d, 3)),
+    lambda d: F.embedding_bag(torch.tensor([[1, 2], [0, 1]], device=d), data(d, 4, 3)),
     embedding,
     norm_over_batch,
     attention,
     gradients,
     optimizer,
+    clipped,
     resized_output,
     overlapping_slices,
 ]

@@ -82,6 +82,8 @@ def test_a_process_that_raced_does_not_succeed() -> None:
 
 
 def test_a_model_that_does_not_fit_runs_out_of_memory() -> None:
-    done = emulate("import small_models; small_models.case('resnet18').gradients('cuda')", "--cap", "100MiB")
+    done = emulate(
+        "import small_models; small_models.case('resnet18').gradients('cuda')", "--cap", "100MiB"
+    )
     assert done.returncode != 0
     assert "OutOfMemoryError" in done.stderr

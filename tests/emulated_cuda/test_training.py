@@ -20,6 +20,14 @@ def test_gradients_are_the_cpu_s_bit_for_bit(name: str) -> None:
     assert all(map(torch.equal, wanted, got))
 
 
+@pytest.mark.parametrize("name", ["resnet18", "gpt", "lstm"])
+def test_a_training_step_never_waits_for_the_device(name: str) -> None:
+    before = bed.counter("waiting_ops"), bed.counter("ops")
+    case(name).gradients("cuda")
+    assert bed.counter("waiting_ops") == before[0]
+    assert bed.counter("ops") > before[1]
+
+
 def test_gradients_of_an_lstm_are_close_to_the_cpu_s_which_has_no_fused_cell() -> None:
     wanted, got = case("lstm").gradients("cpu", steps=3), case("lstm").gradients("cuda", steps=3)
     torch.testing.assert_close(wanted, got)
@@ -44,4 +52,3 @@ def test_memory_does_not_grow_over_steps() -> None:
     torch.cuda.synchronize()
     after = torch.cuda.memory_allocated(), bed.counter("device_bytes"), bed.counter("pinned_bytes")
     assert before == after
-

@@ -3,13 +3,16 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/copy.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "random.h"
+#include "runtime/counters.h"
 
 namespace emulated_cuda {
 namespace {
@@ -135,9 +138,37 @@ bool Call::run_meta(torch::jit::Stack& results) {
   meta_arguments_ = results;
   try {
     op_.callBoxedForDispatchKey(c10::DispatchKey::Meta, results);
+  } catch (const c10::NotImplementedError&) {
+    results.clear();
+    return only_in_place() || like_first_list(results);
   } catch (const std::exception&) {
     return false; // the CPU's kernel knows, or has the better message
   }
+  return true;
+}
+
+bool Call::only_in_place() const {
+  for (size_t i = 0; i < schema_.returns().size(); i++)
+    if (!argument_of_return(i))
+      return false;
+  return std::none_of(schema_.arguments().begin(), schema_.arguments().end(), [](const auto& argument) {
+    return argument.is_out();
+  });
+}
+
+// The foreach operators have no Meta kernels; on floating tensors their results are like their first list.
+bool Call::like_first_list(torch::jit::Stack& results) const {
+  if (!schema_.name().starts_with("aten::_foreach_") || !arguments_[0].isTensorList())
+    return false;
+  const bool reduces = schema_.name() == "aten::_foreach_norm" || schema_.name() == "aten::_foreach_max";
+  std::vector<at::Tensor> metas;
+  for (const at::Tensor& tensor : arguments_[0].toTensorVector()) {
+    if (!tensor.is_floating_point())
+      return false;
+    auto meta = Twins(c10::DeviceType::Meta).of(tensor);
+    metas.push_back(reduces ? at::empty_like(meta.sum()) : meta);
+  }
+  results.emplace_back(metas);
   return true;
 }
 
@@ -200,7 +231,7 @@ bool Call::run_queued(torch::jit::Stack& stack) {
   Twins twins(c10::DeviceType::CPU);
   torch::jit::Stack outputs;
   torch::jit::Stack returned;
-  for (size_t i = 0; i < metas.size(); i++) {
+  for (size_t i = 0; i < schema_.returns().size(); i++) {
     if (const auto argument = argument_of_return(i)) {
       returned.push_back(arguments_[*argument]);
       outputs.emplace_back();
@@ -244,8 +275,15 @@ void Call::run_waiting(torch::jit::Stack& stack) {
 
 void emulate(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   Call call(op, *stack);
-  if (call.has_plain_returns() || op.hasTag(at::Tag::dynamic_output_shape) || !call.run_queued(*stack))
-    call.run_waiting(*stack);
+  static const std::unordered_set<std::string> wrong_meta{
+      "aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+  // The tag is on indexing too, where only a mask's shape depends on data, and the Meta kernel knows.
+  const bool dynamic = op.hasTag(at::Tag::dynamic_output_shape) && op.schema().name() != "aten::index";
+  const bool waits = dynamic || call.has_plain_returns() || wrong_meta.count(op.schema().name()) > 0;
+  if (!waits && call.run_queued(*stack))
+    return;
+  counters().waiting_ops++;
+  call.run_waiting(*stack);
 }
 
 } // namespace emulated_cuda

@@ -60,8 +60,8 @@ struct Examination {
   }
 
   void conflict(const char* does, const char* did, const Moment& before) {
-    std::string what = of_stream(*now.site) + " " + does + " bytes that " + of_stream(*before.site) + " " + did +
-        ", and nothing orders the two";
+    std::string what = of_stream(*now.site) + " " + does + " bytes that " + of_stream(*before.site) + " " +
+        did + ", and nothing orders the two";
     if (before.before_reuse)
       what += "; the caching allocator gave the block away in between";
     found(what, before);
@@ -109,9 +109,8 @@ void hand_on_unwritten(const Work& work) {
       ranges.emplace_back(at - from.begin, cell.end - at);
   });
   for (const auto& [offset, bytes] : ranges)
-    state().shadow.each(to.begin + offset, bytes, [](const char*, Cell& cell) {
-      cell.content = Content::kUnwritten;
-    });
+    state().shadow.each(
+        to.begin + offset, bytes, [](const char*, Cell& cell) { cell.content = Content::kUnwritten; });
 }
 
 void examine(const Work& work, Examination& examination) {

@@ -131,7 +131,8 @@ EMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t st
 
 EMULATED_API cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
   std::lock_guard lock(graphs_mutex);
-  return graphs().erase(reinterpret_cast<const Graph*>(handle)) == 1 ? cudaSuccess : failed(cudaErrorInvalidValue);
+  return graphs().erase(reinterpret_cast<const Graph*>(handle)) == 1 ? cudaSuccess
+                                                                     : failed(cudaErrorInvalidValue);
 }
 
 EMULATED_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {

@@ -75,8 +75,16 @@ bool set(Knobs& knobs, const std::string& name, const std::string& text) {
 Knobs from_environment() {
   Knobs knobs;
   for (const char* name :
-       {"BYTES", "PINNED_BYTES", "H2D_BYTES_PER_S", "D2H_BYTES_PER_S", "SLOWDOWN", "DEVICES", "SEED", "DELAY_US",
-        "RACE", "FAIL"}) {
+       {"BYTES",
+        "PINNED_BYTES",
+        "H2D_BYTES_PER_S",
+        "D2H_BYTES_PER_S",
+        "SLOWDOWN",
+        "DEVICES",
+        "SEED",
+        "DELAY_US",
+        "RACE",
+        "FAIL"}) {
     const char* text = std::getenv((std::string("EMULATED_CUDA_") + name).c_str());
     if (text == nullptr || *text == '\0' || set(knobs, name, text))
       continue;

@@ -163,7 +163,11 @@ Place place_of(const void* address) {
     return pageable;
   char* view = allocation.view == nullptr ? at : allocation.view + (at - begin);
   return {
-      allocation.device < 0 ? Where::kPinned : Where::kDevice, allocation.device, begin, allocation.bytes, view};
+      allocation.device < 0 ? Where::kPinned : Where::kDevice,
+      allocation.device,
+      begin,
+      allocation.bytes,
+      view};
 }
 
 } // namespace emulated_cuda
