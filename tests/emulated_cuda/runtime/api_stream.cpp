@@ -2,6 +2,7 @@
 // Streams and events.
 #include "api.h"
 #include "event.h"
+#include "race/detector.h"
 #include "stream.h"
 
 using namespace emulated_cuda;
@@ -14,6 +15,14 @@ bool spoils_capture(Stream& stream) {
   if (graph)
     graph->invalid = true;
   return graph != nullptr;
+}
+
+// Once it runs, the host may learn from it that the work before it is done.
+void submit_host_function(Stream& stream, std::function<void()> function) {
+  stream.submit({"host function", [clock = race::clock_of(stream.index()), function = std::move(function)] {
+                   race::host_knows(clock);
+                   function();
+                 }});
 }
 
 } // namespace
@@ -76,7 +85,7 @@ EMULATED_API cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t fu
   FAIL_AS_ASKED(cudaErrorUnknown);
   const auto stream = stream_of(handle);
   REQUIRE(stream, cudaErrorInvalidResourceHandle);
-  stream->submit({"host function", [=] { function(argument); }});
+  submit_host_function(*stream, [=] { function(argument); });
   return cudaSuccess;
 }
 
@@ -84,7 +93,7 @@ EMULATED_API cudaError_t
 cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t function, void* argument, unsigned) {
   const auto stream = stream_of(handle);
   REQUIRE(stream, cudaErrorInvalidResourceHandle);
-  stream->submit({"host function", [=] { function(handle, cudaSuccess, argument); }});
+  submit_host_function(*stream, [=] { function(handle, cudaSuccess, argument); });
   return cudaSuccess;
 }
 
