@@ -75,7 +75,8 @@ test-python: build
 
 # On an emulated CUDA device, with the CUDA build of torch. SEEDS: how many seeds of random delays (5).
 test-cuda-emulated: build
-	[ -e "$${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || $(BIN)/pip install --quiet 'nvidia-cuda-crt==13.*'
+	[ -e "$${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || \
+	    $(BIN)/pip install --quiet "nvidia-cuda-crt==$$($(BIN)/python -c 'import torch; print(torch.version.cuda)').*"
 	tests/emulated_cuda/run $(BIN)/python -m pytest tests/emulated_cuda
 
 lint: $(lint_done)

@@ -42,6 +42,12 @@ def test_memory_beyond_the_cap_is_an_out_of_memory_error_and_what_was_there_stay
     )  # PyTorch frees its cached block and tries again
 
 
+def test_fresh_memory_is_not_zero() -> None:
+    empty_caches()
+    assert torch.empty(16 * MIB, device="cuda").cpu().isnan().all()
+    assert torch.empty(16 * MIB, pin_memory=True).isnan().all()
+
+
 def test_statistics_and_empty_cache_are_those_of_pytorch_s_own_allocator() -> None:
     empty_caches()
     before = torch.cuda.memory_allocated(), bed.counter("device_bytes")
@@ -152,7 +158,11 @@ def test_copies_that_leave_an_allocation_are_refused() -> None:
 
 
 def test_a_host_function_runs_after_the_work_before_it_and_tells_the_host_so() -> None:
-    host, value, seen = torch.zeros(4, pin_memory=True), torch.ones(4, device="cuda"), threading.Event()
+    host, value, seen = (
+        torch.zeros(4, pin_memory=True),
+        torch.ones(4, device="cuda"),
+        threading.Event(),
+    )
     callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: seen.set())
     host.copy_(value, non_blocking=True)
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -3,9 +3,56 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
 
-from emulation import emulate, output_of
+from emulation import RUN, emulate, output_of
+
+
+def test_the_options_of_run_become_the_knobs_of_the_device() -> None:
+    out = output_of(
+        "import os; print({k[14:]: v for k, v in os.environ.items() if k.startswith('EMULATED_CUDA_')})",
+        *(
+            "--cap",
+            "1.5GiB",
+            "--pinned-cap",
+            "600MiB",
+            "--d2h",
+            "12GB/s",
+            "--h2d",
+            "500MB/s",
+            "--slowdown",
+            "2.5",
+        ),
+        *(
+            "--devices",
+            "2",
+            "--seed",
+            "3",
+            "--fail",
+            "cudaMalloc:7",
+            "--fail",
+            "cudaHostAlloc:2+",
+            "--no-race",
+        ),
+    )
+    knobs = ast.literal_eval(out)
+    assert knobs.pop("OPERATORS") and knobs.pop("LIBRARY")
+    assert knobs == {
+        "BYTES": str(3 << 29),
+        "PINNED_BYTES": str(600 << 20),
+        "D2H_BYTES_PER_S": "12000000000",
+        "H2D_BYTES_PER_S": "500000000",
+        "SLOWDOWN": "2.5",
+        "DEVICES": "2",
+        "SEED": "3",
+        "DELAY_US": "200",
+        "FAIL": "cudaMalloc:7,cudaHostAlloc:2+",
+        "RACE": "0",
+    }
+    for wrong in (["--cap", "12parsecs"], ["--no-such"], []):
+        assert subprocess.run([RUN, *wrong], capture_output=True).returncode == 2
 
 
 def test_several_devices_have_memory_and_streams_of_their_own() -> None:

@@ -124,13 +124,14 @@ def event_recorded_before_the_copy(right: bool) -> object:
 
 def two_copies_into_one_buffer(right: bool) -> object:
     first, second, buffer = torch.cuda.Stream(), torch.cuda.Stream(), filled()
+    hosts = pinned(), pinned()  # an allocation asks events whether copies are done, and so orders
     torch.cuda.synchronize()
     with torch.cuda.stream(first):
-        buffer.copy_(pinned(), non_blocking=True)
+        buffer.copy_(hosts[0], non_blocking=True)
     if right:
         second.wait_stream(first)
     with torch.cuda.stream(second):
-        buffer.copy_(pinned(), non_blocking=True)
+        buffer.copy_(hosts[1], non_blocking=True)
     torch.cuda.synchronize()
     return buffer
 
