@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# make build | demo | test | test-cuda-emulated | lint | format | wheel | bench | clean. Every target does its own set-up, in .venv.
+# make build | demo | test | test-cuda-emulated | opscan | zoo | lint | format | wheel | bench | clean. Every target does its own set-up, in .venv.
 #
 # TORCHLMS_TORCH  the torch to install, e.g. TORCHLMS_TORCH='torch==2.11.*' (default: the newest)
 # PYTHON          the Python that .venv is made with (default: python3)
@@ -19,9 +19,10 @@ venv_done := $(VENV)/.venv-done
 torch_done := $(VENV)/.torch-$(torch_key)-done
 build_done := $(VENV)/.build-done
 lint_done := $(VENV)/.lint-done
+zoo_done := $(VENV)/.zoo-done
 native := $(shell find csrc include -name '*.h' -o -name '*.cpp') csrc/sources.txt $(wildcard cmake/*.in)
 
-.PHONY: build demo test test-cpp test-python test-cuda-emulated lint format tidy wheel bench clean
+.PHONY: build demo test test-cpp test-python test-cuda-emulated opscan zoo lint format tidy wheel bench clean
 .DELETE_ON_ERROR:
 
 build: $(build_done)
@@ -45,6 +46,10 @@ $(build_done): $(torch_done) $(native) setup.py pyproject.toml torchlms/_version
 
 $(lint_done): $(build_done) pyproject.toml
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[lint]'
+	touch $@
+
+$(zoo_done): $(build_done) pyproject.toml
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[zoo]'
 	touch $@
 
 demo: build
@@ -78,6 +83,13 @@ test-cuda-emulated: build
 	[ -e "$${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || \
 	    $(BIN)/pip install --quiet "nvidia-cuda-crt==$$($(BIN)/python -c 'import torch; print(torch.version.cuda)').*"
 	tests/emulated_cuda/run $(BIN)/python -m pytest tests/emulated_cuda
+
+# All of what the tests look at a part of: PyTorch's op database (10 minutes) and public models (15).
+opscan: build
+	$(BIN)/python tests/cases/opscan.py swap recompute auto
+
+zoo: $(zoo_done)
+	TORCHLMS_ZOO=all $(BIN)/pytest tests/zoo
 
 lint: $(lint_done)
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure

@@ -14,6 +14,7 @@
 #include <typeinfo>
 
 #include "forked.h"
+#include "recompute/purity.h"
 #include "signature.h"
 
 namespace torchlms {
@@ -66,7 +67,7 @@ const OpName* name_of(const at::RecordFunction& fn) {
       known.op->name = known.overload.empty() ? known.name : known.name + "." + known.overload;
       known.op->signature = signature_of(known.op->name);
       if (const auto handle = c10::Dispatcher::singleton().findSchema(*fn.operator_name())) {
-        known.op->traits.emplace(*handle);
+        known.op->traits = std::make_shared<const OperatorTraits>(*handle);
       }
     }
   }
@@ -111,6 +112,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   frame.has_inner = false;
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  if (scope.session->options().demand_of) {
+    frame.arguments.assign(fn.inputs().begin(), fn.inputs().end());
+  }
   const bool ends_go_unseen = !scope.observes_ends;
   if (!scope.tape->op_started(frame, fn.inputs())) {
     if (ends_go_unseen) {
@@ -138,11 +142,19 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   const size_t index = static_cast<StartedOp*>(context)->frame;
   scope.num_frames = std::min(scope.num_frames, index);
   OpFrame& frame = scope.frames[index];
-  if (frame.has_inner || fn.outputs().empty()) {
-    return; // a composite, or an op that failed
+  const std::vector<c10::IValue> arguments = std::exchange(frame.arguments, {});
+  if (fn.outputs().empty()) {
+    return; // an op that failed
   }
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  if (frame.has_inner && !scope.tape->wrote_itself(frame, fn.outputs())) {
+    return; // a composite
+  }
+  frame.demand = Demand::kNone;
+  if (scope.session->options().demand_of && frame.op->traits) {
+    frame.demand = scope.session->demand_of(*frame.op, arguments, fn.outputs());
+  }
   scope.tape->op_ended(frame, fn.outputs());
 }
 
@@ -239,6 +251,7 @@ void exit_scope(const std::shared_ptr<Session>& session) {
     return;
   }
   end_scope();
+  session->rethrow_demand_error();
 }
 
 void abandon_scope() {
@@ -271,7 +284,7 @@ std::unique_ptr<Packed> pack_for_current_scope(const at::Tensor& tensor, bool is
   if (!tape) {
     return nullptr;
   }
-  tape->session().engine().rethrow_error();
+  tape->session().rethrow_error();
   auto packed = is_plain ? tape->pack(tensor, keep) : nullptr;
   if (!packed) {
     tape->count_not_planned("kind of tensor");

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import warnings
+from collections.abc import Callable
 
 from torchlms import _C
 from torchlms.config import Config, read_fields
@@ -30,6 +31,8 @@ class Settings:
     budget_bytes: int
     """0 for "min"."""
     policy: str
+    policy_fn: Callable[..., object] | None
+    """Binds the policy."""
     disk_path: str
     disk_budget: int
     link_limit: float
@@ -40,7 +43,8 @@ class Settings:
 
     def __str__(self) -> str:
         budget = f"{self.budget_bytes} bytes" if self.budget_bytes else "min"
-        parts = [f"budget={budget}", f"policy={self.policy}"]
+        name = getattr(self.policy_fn, "__qualname__", repr(self.policy_fn))
+        parts = [f"budget={budget}", f"policy={name if self.policy_fn else self.policy}"]
         if self.link_limit:
             parts.append(f"link_limit={format_rate(self.link_limit)}")
         parts += [
@@ -75,7 +79,8 @@ def resolve(config: Config) -> tuple[Settings, bool | None]:
         _warn_disk_is_memory(disk_path)
     settings = Settings(
         budget_bytes=budget_bytes(budget),
-        policy=values["policy"],
+        policy="auto" if callable(values["policy"]) else values["policy"],
+        policy_fn=values["policy"] if callable(values["policy"]) else None,
         disk_path=disk_path,
         disk_budget=values["disk_budget"] or default_disk_budget(disk_path),
         link_limit=values["link_limit"] or 0.0,

@@ -10,6 +10,7 @@
 #include "python/packed_object.h"
 #include "python/plan_loading.h"
 #include "python/planning.h"
+#include "python/policy_fn.h"
 #include "python/progress.h"
 #include "python/recording.h"
 #include "recompute/purity.h"
@@ -107,6 +108,7 @@ void bind_session(py::module_& m) {
       .def(
           py::init([](Bytes budget_bytes,
                       const std::string& policy,
+                      const py::object& ask_policy,
                       std::string disk_path,
                       Bytes disk_budget,
                       double link_limit,
@@ -116,6 +118,9 @@ void bind_session(py::module_& m) {
             SessionOptions options;
             options.name = std::move(name);
             options.policy = policy_of(policy);
+            if (!ask_policy.is_none()) {
+              options.demand_of = demand_fn(ask_policy);
+            }
             options.budget_bytes = budget_bytes;
             options.disk_path = std::move(disk_path);
             options.disk_budget_bytes = disk_budget;
@@ -127,6 +132,7 @@ void bind_session(py::module_& m) {
           py::kw_only(),
           py::arg("budget_bytes"),
           py::arg("policy"),
+          py::arg("ask_policy"),
           py::arg("disk_path"),
           py::arg("disk_budget"),
           py::arg("link_limit"),

@@ -14,7 +14,7 @@ namespace {
 double bytes_per_s(Link& link, Direction direction, Bytes size, const Link::ChunkFn& chunk) {
   std::promise<void> ended;
   const auto start = std::chrono::steady_clock::now();
-  link.submit(direction, TransferClass::kDemand, 0, size, chunk, [&](bool, std::exception_ptr error) {
+  link.submit(direction, TransferClass::kDemand, size, chunk, [&](bool, std::exception_ptr error) {
     if (error) {
       ended.set_exception(std::move(error));
     } else {

@@ -13,7 +13,7 @@ namespace torchlms {
 
 enum class Direction : uint8_t { kOut, kIn };
 
-// In order of urgency. Within a class the smaller deadline goes first, then the earlier submission.
+// In order of urgency. Within a class the earlier submission goes first, which is the planned order.
 enum class TransferClass : uint8_t { kDemand, kPrefetch, kEvict, kBackground };
 
 // What the link knows of one direction since the last reset. Times in microseconds.
@@ -65,8 +65,7 @@ class TORCHLMS_EXPORT Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  TransferPtr submit(
-      Direction direction, TransferClass cls, int64_t deadline, Bytes size, ChunkFn chunk, DoneFn done);
+  TransferPtr submit(Direction direction, TransferClass cls, Bytes size, ChunkFn chunk, DoneFn done);
   // Makes a transfer more urgent. No effect once all of its chunks have started.
   void promote(const TransferPtr& transfer, TransferClass cls);
   // Starts no further chunk; done still runs (on a link thread). False when all chunks had started.

@@ -154,7 +154,6 @@ bool SwapEngine::start_swap_out(const StorageStatePtr& state, TransferClass cls)
   state->transfer_ = link_->submit( // may throw: nothing has changed yet
       Direction::kOut,
       cls,
-      state->order,
       state->storage_bytes,
       [this, extent, data](Bytes offset, Bytes size) {
         store_->write(*extent, offset, static_cast<const char*>(data) + offset, size);
@@ -248,7 +247,6 @@ bool SwapEngine::start_swap_in(const StorageStatePtr& state, TransferClass cls) 
   state->transfer_ = link_->submit( // may throw: nothing has changed yet
       Direction::kIn,
       cls,
-      -state->order,
       state->storage_bytes,
       [this, extent, data](Bytes offset, Bytes size) {
         store_->read(*extent, offset, static_cast<char*>(data) + offset, size);
