@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# make build | demo | test | opscan | zoo | fuzz | lint | format | wheel | bench | clean. Every target does its own
-# set-up, in .venv.
+# make build | demo | test | test-cuda-emulated | opscan | zoo | fuzz | lint | format | wheel | bench | clean.
+# Every target does its own set-up, in .venv.
 #
 # TORCHLMS_TORCH  the torch to install, e.g. TORCHLMS_TORCH='torch==2.11.*' (default: the newest)
 # PYTHON          the Python that .venv is made with (default: python3)
@@ -23,7 +23,7 @@ lint_done := $(VENV)/.lint-done
 zoo_done := $(VENV)/.zoo-done
 native := $(shell find csrc include -name '*.h' -o -name '*.cpp') csrc/sources.txt $(wildcard cmake/*.in)
 
-.PHONY: build demo test test-cpp test-python opscan zoo fuzz fuzz-planted lint format tidy wheel bench clean
+.PHONY: build demo test test-cpp test-python test-cuda-emulated opscan zoo fuzz fuzz-planted lint format tidy wheel bench clean
 .DELETE_ON_ERROR:
 
 build: $(build_done)
@@ -78,6 +78,12 @@ build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ct
 
 test-python: build
 	$(BIN)/pytest
+
+# On an emulated CUDA device, with the CUDA build of torch. SEEDS: how many seeds of random delays (5).
+test-cuda-emulated: build
+	[ -e "$${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || \
+	    $(BIN)/pip install --quiet "nvidia-cuda-crt==$$($(BIN)/python -c 'import torch; print(torch.version.cuda)').*"
+	tests/emulated_cuda/run $(BIN)/python -m pytest tests/emulated_cuda
 
 # All of what the tests look at a part of: PyTorch's op database (10 minutes) and public models (15).
 opscan: build
