@@ -30,6 +30,7 @@ SLACK_BYTES = 32 << 10
 REFUSAL = "whose result was to be recomputed"
 COUNTED = ("swapped", "recomputed", "followed", "refused")
 SECONDS_TO_SETTLE = 3
+LEFT = "left:"
 _session_ids = itertools.count()
 
 
@@ -173,7 +174,9 @@ def what_is_left(before: int, session: Any, folder: str) -> str | None:
         if not any(left.values()):
             return None
         if time.monotonic() > deadline:
-            return "left: " + ", ".join(f"{what} {count}" for what, count in left.items() if count)
+            return f"{LEFT} " + ", ".join(
+                f"{what} {count}" for what, count in left.items() if count
+            )
         time.sleep(0.001)
 
 
@@ -270,6 +273,8 @@ def check(program: FuzzProgram, seed: int) -> tuple[Verdict, Settings]:
     if plain.leaks:
         return Verdict(leaks_plain=True), settings
     verdict = judge(program, settings, plain)
+    if str(verdict.failure).startswith(LEFT):  # a cache that this program was the first to fill?
+        verdict = judge(program, settings, plain)
     if verdict.failure is None and program.num_trainers == 1 and rng.random() < 0.5:
         settings = budgeted(settings, rng)
         second = judge(program, settings, plain, limit_of(settings, verdict))

@@ -96,6 +96,7 @@ class Trainer:
         self.program = program
         self.harness = harness
         self.layers = Layers()
+        self.parameters = list(self.layers.parameters())
         self.inputs = seeded(32, COLUMNS).requires_grad_()
         self.optimizer = make_optimizer(program.optimizer, self.layers)
         self.late: Tensor | None = None  # a loss of an earlier step, to go backward from
@@ -116,22 +117,27 @@ class Trainer:
                 values.append(Note(f"step {index} {step}: {type(error).__name__}: {error}"))
                 self.late = None
                 del error
-                self._forget_gradients()  # how far a backward came that raised is nobody's promise
+                self._forget_gradients(
+                    to_none=True
+                )  # how far a backward came that raised is nobody's promise
                 settle()
             self.results.append(bits(values))
             self.results.append(self._state())
             if not step.accumulates:
-                self.layers.zero_grad(set_to_none=index % 2 == 0)
-                self.inputs.grad = None
+                self._forget_gradients(to_none=index % 2 == 0)
         self.late = None
 
-    def _forget_gradients(self) -> None:
-        self.layers.zero_grad(set_to_none=True)
+    def _forget_gradients(self, to_none: bool) -> None:
         self.inputs.grad = None
+        for parameter in self.parameters:
+            if to_none or parameter.grad is None:
+                parameter.grad = None
+            else:
+                parameter.grad.detach_().zero_()
 
     def _state(self) -> list[Any]:
         state: list[Any] = [self.inputs.grad, list(self.layers.buffers())]
-        state += [(parameter, parameter.grad) for parameter in self.layers.parameters()]
+        state += [(parameter, parameter.grad) for parameter in self.parameters]
         if self.optimizer is not None:
             state += [list(values.values()) for values in self.optimizer.state.values()]
         return bits([state, torch.get_rng_state(), self.layers.generator.get_state()])

@@ -4,20 +4,33 @@ TORCHLMS_FUZZ_PROGRAMS says how many (default 300)."""
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 import fuzz
 from differential import Settings, failure_of, run_plain
-from execution import Note
+from execution import Note, Trainer
 from program import OPS, SPECIAL, FuzzProgram, Line, Step, make_program, shrink
 from regions import REGIONS
+from workers import NUM_WARM_UPS, Worker
 from writes import WRITES
 
 NUM_PROGRAMS = int(os.environ.get("TORCHLMS_FUZZ_PROGRAMS", "300"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_collections() -> Iterator[None]:
+    for seed in range(NUM_WARM_UPS):
+        run_plain(make_program(seed))
+    gc.collect()
+    gc.freeze()  # the many collections need not walk what imports made
+    yield
+    gc.unfreeze()
 
 
 def program_of(*lines: Line, steps: int = 3) -> FuzzProgram:
@@ -40,9 +53,9 @@ def test_fuzzed_programs_are_exact_and_leave_nothing_and_most_of_them_move_somet
 @pytest.mark.parametrize("policy", ["swap", "recompute"])
 def test_every_op_runs_in_a_program_of_its_own(policy: str) -> None:
     for op in [*OPS, *WRITES, *REGIONS]:
-        program = program_of(Line("tanh_copy", 0, 0), Line(op, 2, 1), Line("sin", 2, 0), steps=2)
+        program = program_of(Line("add", 0, 1), Line(op, 2, 1), Line("sin", 2, 0), steps=2)
         refused = [leaf for leaf in run_plain(program).results[0][0] if isinstance(leaf, Note)]
-        assert not refused or op in ("write_part", "inference"), (op, refused)
+        assert not refused or op == "write_part", (op, refused)
         assert failure_of(program, Settings(policy)) is None, op
 
 
@@ -64,8 +77,6 @@ def test_programs_reach_every_op_and_can_be_read_back() -> None:
 
 
 def test_a_worker_that_crashes_fails_one_program_only() -> None:
-    from workers import Worker
-
     worker = Worker()
     try:
         assert worker.ask({"seed": "crash"})["failure"] is not None
@@ -75,8 +86,6 @@ def test_a_worker_that_crashes_fails_one_program_only() -> None:
 
 
 def test_a_difference_in_one_bit_of_one_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from execution import Trainer
-
     program = program_of(Line("linear", 0, 0), Line("sin", 2, 0))
     assert failure_of(program, Settings()) is None
     finish = Trainer._finish
