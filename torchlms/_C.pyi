@@ -87,6 +87,7 @@ class Session:
         *,
         budget_bytes: int,
         policy: str,
+        ask_policy: Callable[..., str] | None,
         disk_path: str,
         disk_budget: int,
         link_limit: float,

@@ -9,10 +9,9 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Callable
 
 from torchlms import _C
-from torchlms.config import Config, read_fields
+from torchlms.config import Config, PolicyFn, read_fields
 from torchlms.errors import DiskError
 from torchlms.fields import BUDGET_FORMS, bad_value
 from torchlms.plan_file import PlanFile
@@ -31,7 +30,7 @@ class Settings:
     budget_bytes: int
     """0 for "min"."""
     policy: str
-    policy_fn: Callable[..., object] | None
+    policy_fn: PolicyFn | None
     """Binds the policy."""
     disk_path: str
     disk_budget: int
