@@ -141,11 +141,11 @@ def judge(program: FuzzProgram, settings: Settings, plain: PlainRun, limit: int 
         offloaded = Offloaded(settings, before + limit if limit else "min", folder)
         try:
             got = run_program(program, offloaded)
-        except torchlms.BudgetError as error:
-            # A known step that no longer fits beside what is held now is refused at once, also where
-            # another step would have followed.
-            verdict.refused = program.changes
-            verdict.failure = None if program.changes else f"BudgetError: {error}"
+        except torch.OutOfMemoryError as error:
+            if program.changes or program.overlaps:
+                verdict.refused = True  # what it needs at least was measured step by step
+            else:
+                verdict.failure = f"{type(error).__name__}: {error}"
             got = None
         except Exception as error:
             verdict.failure = f"{type(error).__name__}: {error}"
