@@ -197,14 +197,13 @@ def compare(expected: list[Any], got: list[Any], program: FuzzProgram, verdict: 
             part = f"trainer {trainer}, step {index // 2}, {('values', 'state')[index % 2]}"
             difference = difference_of(one, other)
             verdict.errors += any(isinstance(leaf, Note) for leaf in one)
-            if difference is None:
-                continue
             notes = [leaf for leaf in [*one, *other] if isinstance(leaf, Note)]
             if any(may_refuse(program, note) for note in notes):
-                verdict.refused = True
-            else:
+                verdict.refused = True  # plain PyTorch may refuse it too, but later in backward
+                return
+            if difference is not None:
                 verdict.failure = f"{part}: {difference}; {notes}"
-            return
+                return
 
 
 def may_refuse(program: FuzzProgram, note: str) -> bool:
