@@ -118,7 +118,7 @@ class Trainer:
                 self.late = None
                 del error
                 settle()
-            self.results.append(bits(values))
+            self.results.append(values)
             self.results.append(self._state())
             if not step.accumulates:
                 self._forget_gradients(to_none=index % 2 == 0)
