@@ -113,7 +113,9 @@ class Trainer:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                values.append(type(error).__name__)  # plain PyTorch must refuse the same step
+                # Plain PyTorch must refuse the same step, maybe at another place: any hooks make it look at
+                # the history of what is saved when it is saved, not when it is read.
+                values[:] = [type(error).__name__]
                 values.append(Note(f"step {index} {step}: {type(error).__name__}: {error}"))
                 self.late = None
                 del error
