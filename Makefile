@@ -91,11 +91,12 @@ opscan: build
 
 zoo: $(zoo_done)
 	TORCHLMS_ZOO=all $(BIN)/pytest tests/zoo
-fuzz-planted: build
-	$(BIN)/python tests/fuzz/planted.py
 
 fuzz: build
 	$(BIN)/python tests/fuzz/fuzz.py --programs 20000
+
+fuzz-planted: build
+	$(BIN)/python tests/fuzz/planted.py
 
 lint: $(lint_done)
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure
