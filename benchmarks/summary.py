@@ -55,14 +55,22 @@ def count_methods(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
             if method not in METHODS:
                 continue
             count = counts.setdefault(
-                method, dict.fromkeys(("cells", "ran", "kept", "equal", "fastest"), 0)
+                method, dict.fromkeys(("cells", "ran", "kept", "equal", "fastest", "level"), 0)
             )
             count["cells"] += 1
             count["ran"] += row.failure is None
             count["kept"] += bool(row.keeps_budget)
             count["equal"] += row.is_equal
             count["fastest"] += row is best
+            count["level"] += _is_level(row, best, _noise(methods.get(PLAIN_AGAIN)))
     return {method: counts[method] for method in METHODS if method in counts}
+
+
+def _is_level(row: Row, best: Row | None, noise: float) -> bool:
+    """As fast as the fastest, as far as this run can tell: plain differs from itself by as much."""
+    if best is None or not row.keeps_budget:
+        return False
+    return row.over_plain.median <= best.over_plain.median * (1 + noise)
 
 
 class Comparison(NamedTuple):
@@ -129,7 +137,7 @@ def summary_lines(rows: Sequence[Row]) -> list[str]:
         lines.append(
             f"  {method}: ran in {count['ran']} of {count['cells']}, equal to plain in "
             f"{count['equal']}, kept the budget in {count['kept']}, fastest of those that kept it "
-            f"in {count['fastest']}"
+            f"in {count['fastest']}, the fastest or within the noise of it in {count['level']}"
         )
     return lines
 

@@ -160,7 +160,7 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def print_rows(rows: Sequence[Row]) -> None:
+def print_rows(model: str, rows: Sequence[Row]) -> None:
     notes: list[str] = []
     lines = [HEAD]
     for row in rows:
@@ -169,13 +169,13 @@ def print_rows(rows: Sequence[Row]) -> None:
             notes.append(note)
         lines.append(row.cells(f"[{notes.index(note) + 1}]" if note else ""))
     print_table(
-        "Training steps within fractions of plain's peak. budget, of budget: bytes that tensors "
-        "hold. over plain: of each round.\ngradients, buffers: bit by bit, after "
+        f"{model}: training steps within fractions of plain's peak. budget, of budget: bytes that "
+        "tensors hold. over plain: of each round.\ngradients, buffers: bit by bit, after "
         "the same first steps. Losses and failures are rows like all others.",
         lines,
     )
     for number, note in enumerate(notes, 1):
-        print(f"[{number}] {note}")
+        print(f"[{number}] {note}", flush=True)
 
 
 def left_out(arguments: argparse.Namespace) -> str:
@@ -194,8 +194,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # compile times without an older cache
         for model in arguments.models:
-            rows += ModelTable(model, arguments).rows()
-    print_rows(rows)
+            found = list(ModelTable(model, arguments).rows())
+            print_rows(model, found)
+            rows += found
     lines = [line for line in (left_out(arguments),) if line] + summary_lines(rows)
     print("\n" + "\n".join(lines))
     figures: dict[str, Any] = {"rows": [row.to_dict() for row in rows]}

@@ -64,9 +64,23 @@ def test_the_fastest_method_is_sought_among_those_that_kept_the_budget(table):
         make_row(table, "swap", link="50MB/s", ratio=9.0),
     ]
     counts = table.summary.count_methods(rows)
-    assert counts["selective"] == {"cells": 2, "ran": 2, "kept": 0, "equal": 2, "fastest": 0}
+    over = {"cells": 2, "ran": 2, "kept": 0, "equal": 2, "fastest": 0, "level": 0}
+    assert counts["selective"] == over
     assert counts["checkpoint"]["fastest"] == 1, "it stands in the cell of each link"
-    assert counts["swap"] == {"cells": 2, "ran": 2, "kept": 2, "equal": 2, "fastest": 1}
+    kept = {"cells": 2, "ran": 2, "kept": 2, "equal": 2, "fastest": 1, "level": 1}
+    assert counts["swap"] == kept
+
+
+def test_a_method_is_level_with_the_fastest_when_plain_differs_from_itself_by_more(table):
+    spread = table.common.Spread(1.0, 0.9, 1.1)
+    rows = [
+        make_row(table, "plain again", over_plain=spread, budget_bytes=None),
+        make_row(table, "swap", ratio=1.0),
+        make_row(table, "auto", ratio=1.08),
+        make_row(table, "hybrid", ratio=1.12),
+    ]
+    counts = table.summary.count_methods(rows)
+    assert [counts[name]["level"] for name in ("swap", "auto", "hybrid")] == [1, 1, 0]
 
 
 def test_auto_is_judged_against_the_best_policy_that_kept_the_budget(table):
