@@ -159,7 +159,9 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
     find_written(frame);
     if (frame.record) {
       frame.record->set_outputs(outputs, [this](const at::Tensor& tensor) { return id_of(tensor); });
-      records_[num_ops_] = std::move(frame.record);
+      if (frame.record->has_one_thread_count()) {
+        records_[num_ops_] = std::move(frame.record);
+      }
     }
     Bytes base = 0;
     Bytes base_peak = 0;
