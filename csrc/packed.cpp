@@ -15,12 +15,21 @@ namespace torchlms {
 // that refers to its own graph would never be freed. It owns a share in a StorageState, which owns one
 // c10::Storage, and rebuilds a tensor from geometry at each unpack. The version counter is shared with
 // the program's tensor, so in-place changes after the pack are seen at unpack, as in plain PyTorch.
+//
+// Of a leaf plain PyTorch saves the variable itself, and so backward sees what `leaf.data = ...` has put there
+// since. A handle refers to a leaf weakly, and hands out its new bytes when its storage is another.
 
 Packed::Packed(std::shared_ptr<Tape> tape, StorageStatePtr state, StorageId storage, const at::Tensor& tensor)
     : tape_(std::move(tape)), state_(std::move(state)), storage_(storage), view_(tensor) {
   if (!tensor.is_inference()) {
     version_counter_ = tensor.unsafeGetTensorImpl()->version_counter();
     version_ = version_counter_.current_version();
+  }
+  if (tensor.is_leaf()) {
+    leaf_.emplace(
+        Leaf{
+            c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(tensor.getIntrusivePtr()),
+            tensor.storage().getWeakStorageImpl()});
   }
 }
 
@@ -48,6 +57,19 @@ void Packed::check_version() const {
       "with torch.autograd.set_detect_anomaly(True).");
 }
 
+at::Tensor Packed::swapped_leaf() const {
+  if (!leaf_) {
+    return {};
+  }
+  auto impl = leaf_->tensor.lock();
+  if (!impl || !impl->has_storage()) {
+    return {};
+  }
+  at::Tensor leaf(std::move(impl));
+  const bool is_same = leaf.storage().unsafeGetStorageImpl() == leaf_->storage._unsafe_get_target();
+  return is_same ? at::Tensor() : leaf;
+}
+
 bool Packed::is_ready() const {
   return in_forked_child() || tape_->is_ready(storage_);
 }
@@ -58,6 +80,9 @@ at::Tensor Packed::unpack(CopyOut copy_out, const SwapEngine::InterruptFn& inter
       "torchlms: this graph was recorded before the process was forked; its saved tensors can be used in the parent only");
   check_version();
   c10::Storage storage = tape_->unpack(storage_, state_, interrupt);
+  if (const at::Tensor leaf = swapped_leaf(); leaf.defined()) {
+    return View(leaf).over(leaf.storage());
+  }
   // AccumulateGrad keeps a tensor that a custom Function returns when it looks unshared, and adds into
   // it later: such a Function must not get bytes that somebody else reads.
   const bool copies = copy_out == CopyOut::kAlways ||

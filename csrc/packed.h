@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 #include <memory>
+#include <optional>
 
 #include "export.h"
 #include "recompute/view.h"
@@ -40,6 +41,8 @@ class TORCHLMS_EXPORT Packed {
 
  private:
   void check_version() const;
+  // The leaf that was saved when it has another storage by now, else undefined.
+  at::Tensor swapped_leaf() const;
 
   const std::shared_ptr<Tape> tape_;
   const StorageStatePtr state_;
@@ -47,6 +50,11 @@ class TORCHLMS_EXPORT Packed {
   const View view_;
   c10::VariableVersion version_counter_;
   uint32_t version_ = 0;
+  struct Leaf {
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage; // its, when it was saved; keeps the address unique
+  };
+  std::optional<Leaf> leaf_; // set if what was saved is one
 };
 
 // The version of a tensor that is passed through as an alias. Hooks bypass PyTorch's own check that a

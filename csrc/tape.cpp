@@ -147,10 +147,14 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
   {
     const std::lock_guard lock(mutex_);
     frame.outputs.clear();
+    const int workspace = frame.op->traits ? frame.op->traits->workspace_output : -1;
     for (const c10::IValue& output : outputs) {
       for_each_tensor(output, [&](int, const at::Tensor& tensor) {
         if (is_plain(tensor)) {
           frame.outputs.push_back(value_of(tensor, num_ops_));
+          if (workspace >= 0 && &output == &outputs[workspace]) {
+            slots_[id_of(tensor)].is_scratch = true;
+          }
         } else {
           frame.is_replayable = false;
         }
@@ -159,7 +163,9 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
     find_written(frame);
     if (frame.record) {
       frame.record->set_outputs(outputs, [this](const at::Tensor& tensor) { return id_of(tensor); });
-      records_[num_ops_] = std::move(frame.record);
+      if (frame.record->has_one_thread_count()) {
+        records_[num_ops_] = std::move(frame.record);
+      }
     }
     Bytes base = 0;
     Bytes base_peak = 0;
@@ -195,7 +201,7 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
 
 void Tape::take_checksums() {
   for (const StorageId id : to_checksum_) {
-    if (const auto storage = slots_[id].storage.lock()) {
+    if (const auto storage = slots_[id].storage.lock(); storage && !slots_[id].is_scratch) {
       slots_[id].checksum = checksum_of(storage->data(), static_cast<Bytes>(storage->nbytes()));
     }
   }

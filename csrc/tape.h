@@ -168,9 +168,10 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
     bool was_dropped = false;
     OpId last_written = kNone; // by that op
     bool is_opaque = false; // written by something that is no op of the trace
+    bool is_scratch = false; // verify: kernels write it when they like, as batch norm does its statistics
     Bytes size_bytes = 0;
     Bytes packed_bytes = 0;
-    std::optional<uint64_t> checksum; // of all bytes, at the end of the op that saved it last
+    std::optional<uint64_t> checksum; // verify: of all bytes, at the end of the op that saved it last
     std::vector<KnownValue> values;
   };
   using States = c10::SmallVector<StorageStatePtr, 4>;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How a tape drops what its plan recomputes, and makes it again when backward asks.
 #include <algorithm>
+#include <future>
+
+#include <ATen/Parallel.h>
 
 #include "recompute/each_tensor.h"
 #include "recompute/op_record.h"
@@ -191,10 +194,25 @@ void Tape::replay(const Rebuild& rebuild, Storages& storages) const {
       record->check_unchanged(leaf, storages.at(leaf));
     }
   }
-  for (size_t i = 0; i < rebuild.records.size(); ++i) {
-    rebuild.records[i]->replay(storages);
-    drop_temporaries(rebuild, i, storages);
+  const auto run = [&] {
+    for (size_t i = 0; i < rebuild.records.size(); ++i) {
+      rebuild.records[i]->replay(storages);
+      drop_temporaries(rebuild, i, storages);
+    }
+  };
+  const bool wants_own_thread = device_.type() == c10::kCPU &&
+      std::any_of(rebuild.records.begin(), rebuild.records.end(), [](const OpRecordPtr& record) {
+                                  return record->wants_other_thread_count();
+                                });
+  if (!wants_own_thread) {
+    run();
+    return;
   }
+  // See Note [Thread counts].
+  std::async(std::launch::async, [&run] {
+    static_cast<void>(at::get_num_threads()); // else the first kernel would change it
+    run();
+  }).get();
 }
 
 // Requires: mutex_ held. One share in it ended.

@@ -100,6 +100,7 @@ void Tape::read_arguments(OpFrame& frame, c10::ArrayRef<const c10::IValue> input
       frame.signature = mix(frame.signature, static_cast<uint64_t>(value));
       if (i < 64 && (written >> i & 1) != 0) {
         frame.written.push_back(value);
+        slots_[id_of(tensor)].is_scratch |= (traits->scratch_args >> i & 1) != 0;
       }
     });
   }

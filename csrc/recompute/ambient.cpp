@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "recompute/ambient.h"
 
-#include <ATen/Parallel.h>
+#include "recompute/thread_count.h"
 
 namespace torchlms {
 
@@ -23,7 +23,7 @@ const char* to_string(at::Float32MatmulPrecision precision) {
 void change(const Ambient& from, const Ambient& to) {
   at::Context& context = at::globalContext();
   if (from.num_threads != to.num_threads) {
-    at::set_num_threads(to.num_threads);
+    set_thread_count(to.num_threads);
   }
   if (from.deterministic != to.deterministic || from.warn_only != to.warn_only) {
     context.setDeterministicAlgorithms(to.deterministic, to.warn_only);
@@ -41,7 +41,7 @@ void change(const Ambient& from, const Ambient& to) {
 Ambient Ambient::current() {
   const at::Context& context = at::globalContext();
   Ambient ambient;
-  ambient.num_threads = at::get_num_threads();
+  ambient.num_threads = thread_count();
   ambient.deterministic = context.deterministicAlgorithms();
   ambient.warn_only = context.deterministicAlgorithmsWarnOnly();
   ambient.uses_mkldnn = context.userEnabledMkldnn();

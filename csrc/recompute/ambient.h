@@ -19,8 +19,9 @@ struct Ambient {
   at::Float32MatmulPrecision matmul_precision = at::Float32MatmulPrecision::HIGHEST;
 };
 
-// Sets it for the calling thread and restores what was there. Parts other than the number of threads are
-// the process's: ops of other threads that run meanwhile see them too.
+// Sets it for the calling thread and restores what was there. The number of threads is better changed on a
+// thread of its own (see Note [Thread counts]). The other parts are the process's: ops of other threads
+// that run meanwhile see them too.
 class AmbientGuard {
  public:
   explicit AmbientGuard(const Ambient& ambient);

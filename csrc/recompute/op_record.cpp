@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "recompute/each_tensor.h"
+#include "recompute/thread_count.h"
 
 namespace torchlms {
 
@@ -96,6 +97,7 @@ void OpRecord::add_input(Place place, const at::Tensor& tensor, bool is_scratch,
 }
 
 void OpRecord::set_outputs(const std::vector<c10::IValue>& outputs, const IdOf& id_of) {
+  last_thread_count_ = thread_count();
   for (size_t i = 0; i < outputs.size(); ++i) {
     for_each_tensor(outputs[i], [&](int element, const at::Tensor& tensor) {
       c10::VariableVersion counter = counter_of(tensor);
@@ -107,6 +109,14 @@ void OpRecord::set_outputs(const std::vector<c10::IValue>& outputs, const IdOf& 
            version});
     });
   }
+}
+
+bool OpRecord::has_one_thread_count() const {
+  return last_thread_count_ == ambient_.num_threads;
+}
+
+bool OpRecord::wants_other_thread_count() const {
+  return ambient_.num_threads != thread_count() && op_.schema().name().starts_with("aten::");
 }
 
 bool OpRecord::left_unchanged(StorageId storage) const {

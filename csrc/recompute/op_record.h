@@ -36,6 +36,11 @@ class OpRecord {
   void check_unchanged(StorageId leaf, const c10::Storage& storage) const;
   bool reads(StorageId storage) const;
   bool makes(StorageId storage) const; // or writes it in place
+  // A kernel may look at how many threads it has, for a thread that does not know that yet: what it saw
+  // while it ran is not known then.
+  bool has_one_thread_count() const;
+  // Its kernel is PyTorch's own, and would use another number of threads on the calling thread.
+  bool wants_other_thread_count() const;
 
   // Runs the op on the calling thread, below autograd and autocast, in the ambient state of the call.
   // Takes the bytes that it reads from `storages` and puts there those that it makes.
@@ -71,6 +76,7 @@ class OpRecord {
   torch::jit::Stack args_; // tensors left out
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
+  int last_thread_count_ = 0; // when it had returned
 };
 
 } // namespace torchlms

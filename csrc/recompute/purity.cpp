@@ -115,6 +115,7 @@ OperatorTraits::OperatorTraits(const c10::OperatorHandle& handle) : handle(handl
     training_arg = is_batch_norm && arg.name() == "training" ? static_cast<int>(i) : training_arg;
     dropout_arg = arg.name() == "dropout_p" ? static_cast<int>(i) : dropout_arg;
   }
+  workspace_output = name == "aten::mkldnn_rnn_layer" ? 3 : -1;
   if (is_factory(schema) || is_listed(kNeverReplayed, name) || handle.hasTag(at::Tag::inplace_view) ||
       handle.hasTag(at::Tag::nondeterministic_bitwise) ||
       !is_pure_or_in_place(schema, written_args & ~scratch_args)) {

@@ -29,6 +29,7 @@ struct TORCHLMS_EXPORT OperatorTraits {
   uint64_t scratch_args = 0; // of those, running statistics: replay gives it other bytes to write
   int training_arg = -1; // running statistics are written only when this one is true
   int dropout_arg = -1;
+  int workspace_output = -1; // its backward writes this one, and PyTorch does not say so
 };
 
 // The arguments that this call writes.

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import torchlms
+from disk_faults import DiskFault
 from execution import Note, PlainHarness, run_program
 from program import FuzzProgram
 from training import has_hooks, held_bytes
@@ -28,7 +29,7 @@ LINKS = ("100GB/s", "100GB/s", "50MB/s")  # known to the planner, which so measu
 SLACK_BYTES = 32 << 10
 # torchlms refuses loudly, where plain PyTorch would use what was written, or need not have saved it.
 REFUSAL = "whose result was to be recomputed"
-COUNTED = ("swapped", "recomputed", "followed", "refused")
+COUNTED = ("swapped", "recomputed", "followed", "refused", "disk_failed")
 SECONDS_TO_SETTLE = 3
 LEFT = "left:"
 _session_ids = itertools.count()
@@ -45,6 +46,8 @@ class Settings:
     link: str = LINKS[0]
     min_offload_bytes: int = 0
     verify: bool = False
+    disk_fault: str = ""  # "write": the disk fails so during a forward pass; "read": after it
+    fault_at: int = 0  # which forward pass
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -61,6 +64,7 @@ class Verdict:
     recomputed: bool = False
     followed: bool = False  # a step followed a plan
     refused: bool = False  # a step was refused by torchlms only, as it may
+    disk_failed: bool = False  # a step failed because the disk did, as it should
     leaks_plain: bool = False  # PyTorch itself never frees its graph, a cycle: it ran no further
     errors: int = 0  # steps that plain PyTorch refuses
     floor_bytes: int = 0  # above what was held before
@@ -92,8 +96,17 @@ class Offloaded:
         self.lms = torchlms.offload(**self.fields)
         self.body = torchlms.wrap(Body(), **self.fields) if self.manner == "wrap" else None
         self.seen: list[dict[str, Any]] = []
+        self.fault = DiskFault(folder, settings.disk_fault) if settings.disk_fault else None
+        self.fault_kind, self.fault_at = settings.disk_fault, settings.fault_at
+        self.num_passes = 0
 
     def forward(self, function: Callable[[], Any]) -> Any:
+        fault = self.fault if self.num_passes == self.fault_at else None
+        if self.fault is not None:
+            self.fault.end()  # of the pass before
+        self.num_passes += 1
+        if fault is not None and self.fault_kind == "write":
+            fault.begin()
         try:
             if self.body is not None:
                 return self.body(function)
@@ -103,6 +116,18 @@ class Offloaded:
                 return function()
         finally:
             self.look()
+            if fault is not None:
+                fault.end()
+                if self.fault_kind == "read":
+                    fault.begin()
+
+    def mend_disk(self) -> None:
+        """Ends the fault, and takes note of the error that the session still has to raise."""
+        assert self.fault is not None
+        self.fault.end()
+        self.fault = None
+        with contextlib.suppress(OSError), self.lms:
+            pass
 
     def look(self) -> None:
         """Notes the report, which at the end of a forward pass is of the step before."""
@@ -126,6 +151,8 @@ def make_settings(rng: random.Random) -> Settings:
         link=rng.choice(LINKS),
         min_offload_bytes=rng.choice([0, 0, 0, 0, 3000]),
         verify=rng.random() < 0.15,
+        disk_fault=rng.choice(["read", "write"]) if rng.random() < 0.08 else "",
+        fault_at=rng.randrange(4),
     )
 
 
@@ -154,6 +181,10 @@ def judge(program: FuzzProgram, settings: Settings, plain: PlainRun, limit: int 
         if got is not None:
             compare(plain.results, got, program, verdict)
             got = None
+        if offloaded.fault is not None:
+            offloaded.mend_disk()
+            if verdict.disk_failed and verdict.failure is None:
+                compare(plain.results, run_program(program, offloaded), program, verdict, True)
         note_movement(offloaded, before, verdict)
         if verdict.failure is None:
             verdict.failure = what_is_left(before, offloaded.lms.session(), folder)
@@ -191,7 +222,14 @@ def note_movement(offloaded: Offloaded, before: int, verdict: Verdict) -> None:
     verdict.peak_bytes = max(max(unlimited) - before, verdict.floor_bytes)
 
 
-def compare(expected: list[Any], got: list[Any], program: FuzzProgram, verdict: Verdict) -> None:
+def compare(
+    expected: list[Any],
+    got: list[Any],
+    program: FuzzProgram,
+    verdict: Verdict,
+    is_mended: bool = False,
+) -> None:
+    """Notes the first difference. is_mended: the disk failed before, and must do so no more."""
     for trainer, (wanted, found) in enumerate(zip(expected, got, strict=True)):
         for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
             part = f"trainer {trainer}, step {index // 2}, {('values', 'state')[index % 2]}"
@@ -201,6 +239,9 @@ def compare(expected: list[Any], got: list[Any], program: FuzzProgram, verdict: 
             if any(may_refuse(program, note) for note in notes):
                 verdict.refused = True  # plain PyTorch may refuse it too, but later in backward
                 return
+            if not is_mended and any("DiskError" in note for note in notes):
+                verdict.disk_failed = True  # from here on the programs are different ones
+                return
             if difference is not None:
                 verdict.failure = f"{part}: {difference}; {notes}"
                 return
@@ -209,9 +250,8 @@ def compare(expected: list[Any], got: list[Any], program: FuzzProgram, verdict: 
 def may_refuse(program: FuzzProgram, note: str) -> bool:
     """A step that differs from the recorded one, or a write that nobody sees, between forward and
     backward may take from a plan what it was to run again from. verify is there to find the latter."""
-    writes_unseen = any(step.ending == "stale_fused" for step in program.steps)
-    return (REFUSAL in note and (program.changes or writes_unseen)) or (
-        "torchlms verify" in note and writes_unseen
+    return (REFUSAL in note and (program.changes or program.writes_unseen)) or (
+        "torchlms verify" in note and program.writes_unseen
     )
 
 
@@ -268,13 +308,16 @@ def check(program: FuzzProgram, seed: int) -> tuple[Verdict, Settings]:
     """The program under the least budget, then half of the time under one between. The settings are
     those of the verdict's failure; movement is that of both."""
     settings, rng = random_settings(seed)
+    if program.num_trainers > 1:  # their passes have no order
+        settings = dataclasses.replace(settings, disk_fault="")
     plain = run_plain(program)
     if plain.leaks:
         return Verdict(leaks_plain=True), settings
     verdict = judge(program, settings, plain)
     if str(verdict.failure).startswith(LEFT):  # a cache that this program was the first to fill?
         verdict = judge(program, settings, plain)
-    if verdict.failure is None and program.num_trainers == 1 and rng.random() < 0.5:
+    is_measured = program.num_trainers == 1 and not settings.disk_fault
+    if verdict.failure is None and is_measured and rng.random() < 0.5:
         settings = budgeted(settings, rng)
         second = judge(program, settings, plain, limit_of(settings, verdict))
         for name in COUNTED:

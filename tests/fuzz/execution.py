@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,11 @@ def run_lines(
         if line.op in REGIONS:
             body = lines[index : index + 1 + line.first % 4]
             index += len(body)
+            if line.op == "hooks":  # they copy rrelu's noise before rrelu has made it
+                body = tuple(
+                    dataclasses.replace(inner, op="gelu") if inner.op == "rrelu" else inner
+                    for inner in body
+                )
             run_region(
                 line.op,
                 lambda inner, body=body: run_lines(body, inner, context),
@@ -174,8 +180,8 @@ class Trainer:
 
     def _step(self, index: int, step: Step, values: list[Any]) -> None:
         late, self.late = self.late, None
-        if step.ending == "eval":
-            with torch.no_grad():
+        if step.ending in ("eval", "inference"):
+            with torch.no_grad() if step.ending == "eval" else torch.inference_mode():
                 self._forward(index, step, values)
         elif step.ending in ("inside", "double_inside"):
             ending = step.ending.removesuffix("_inside")
@@ -214,7 +220,7 @@ class Trainer:
                 loss.backward()
         elif ending == "thread":
             in_threads(loss.backward)
-        elif ending not in ("drop", "eval"):
+        elif ending != "drop":
             self._change_parameters(ending)
             loss.backward()
 
@@ -229,6 +235,9 @@ class Trainer:
             for parameter in parameters:
                 parameter.grad = torch.ones_like(parameter)
             torch.optim.SGD(parameters, 0.01, fused=True).step()
+        elif ending == "swap_data":  # backward sees the new bytes of leaves, at whatever version
+            for parameter in self.parameters:
+                parameter.data = parameter.data * 0.9
 
 
 class Note(str):

@@ -51,9 +51,11 @@ ENDINGS = (
     "half_outside",
     "outside",
     "eval",
+    "inference",
     "drop",
     "stale",
     "stale_fused",
+    "swap_data",
 )
 OPTIMIZERS = ("", "", "sgd", "momentum", "fused_sgd", "adam", "fused_adam", "foreach_adam")
 
@@ -115,6 +117,12 @@ class FuzzProgram:
         """Whether graphs of several forward passes are alive at once."""
         overlapping = ("pair", "interleaved", "late", "retain_late")
         return self.num_trainers > 1 or any(step.ending in overlapping for step in self.steps)
+
+    @property
+    def writes_unseen(self) -> bool:
+        """Whether fused optimizers, which bump no version, may write between forward and backward."""
+        late = ("late", "retain_late") if "fused" in self.optimizer else ()
+        return any(step.ending in ("stale_fused", *late) for step in self.steps)
 
 
 def make_program(seed: int) -> FuzzProgram:

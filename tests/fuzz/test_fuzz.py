@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fuzz
-from differential import Settings, failure_of, run_plain
+from differential import Settings, failure_of, judge, run_plain
 from execution import Note, Trainer
 from program import OPS, SPECIAL, FuzzProgram, Line, Step, make_program, shrink
 from regions import REGIONS
@@ -57,6 +57,14 @@ def test_every_op_runs_in_a_program_of_its_own(policy: str) -> None:
         refused = [leaf for leaf in run_plain(program).results[0][0] if isinstance(leaf, Note)]
         assert not refused or op == "write_part", (op, refused)
         assert failure_of(program, Settings(policy)) is None, op
+
+
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_a_disk_that_fails_for_a_while_fails_a_step_and_the_next_run_is_exact(what: str) -> None:
+    program = program_of(Line("matmul", 0, 1), Line("sin", 2, 0), Line("exp", 3, 0))
+    verdict = judge(program, Settings(disk_fault=what, fault_at=1), run_plain(program))
+    assert verdict.disk_failed
+    assert verdict.failure is None
 
 
 def test_a_failing_program_is_shrunk_to_the_line_that_fails() -> None:

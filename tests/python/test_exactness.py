@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -237,6 +238,30 @@ def test_verify_finds_nothing_wrong_with_training(budget: str) -> None:
         return steps(UNet(4), lambda m, _: m(seeded(2, 3, 32, 32)).square().mean(), scope)
 
     assert_exact(program, budget, verify=True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(nn.BatchNorm1d(32), (16, 32)), (nn.LSTM(8, 32, batch_first=True), (4, 8, 8))],
+    ids=["statistics", "workspace"],
+)
+def test_verify_does_not_mind_what_kernels_write_into_their_own_buffers(
+    layer: nn.Module, shape: tuple[int, ...]
+) -> None:
+    def program(scope: ScopeMaker) -> Any:
+        model = copy.deepcopy(layer)
+        inputs = seeded(*shape).requires_grad_()
+        losses = []
+        for _ in range(3):
+            with scope():
+                output = model(inputs.sin())
+                losses.append((output[0] if isinstance(output, tuple) else output).square().sum())
+        for loss in losses:
+            loss.backward(retain_graph=True)
+            loss.backward()
+        return state_of(model)
+
+    assert_exact(program, verify=True)
 
 
 def test_verify_finds_a_write_that_pytorch_does_not_see() -> None:

@@ -25,6 +25,7 @@ from training import (
     held_bytes,
     in_threads,
     left_bytes,
+    moved_bytes,
     scopes,
     seeded,
     state_of,
@@ -252,6 +253,27 @@ def test_threads_that_train_two_models_at_once_are_exact() -> None:
         [t.clone() for t in part] for pair in train_both(torchlms.disabled) for part in pair
     ]
     assert first_difference(expected, train_both(scopes()[1])) is None
+
+
+def test_backward_sees_the_bytes_that_a_leaf_was_given_since() -> None:
+    def program(scope: ScopeMaker) -> Any:
+        inputs, weight, frozen = seeded(64, 64), seeded(1, 1, 3, seed=1), seeded(64, seed=2)
+        inputs.requires_grad_()
+        weight.requires_grad_()
+        results = []
+        for _ in range(3):
+            inputs.grad = weight.grad = None
+            with scope():
+                hidden = torch.nn.functional.conv1d(inputs.sin().unsqueeze(1), weight, padding=1)
+                loss = (hidden.squeeze(1) * frozen).tanh().sum()
+            weight.data = weight.data * 0.5
+            frozen.data = frozen.data + 1
+            loss.backward()
+            results.append([inputs.grad.clone(), weight.grad.clone()])
+        return results
+
+    for policy in ("swap", "recompute"):
+        assert moved_bytes(assert_exact(program, policy=policy)) > 0
 
 
 def test_a_backward_in_another_thread_is_exact() -> None:

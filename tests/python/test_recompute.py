@@ -20,6 +20,7 @@ from training import (
     assert_exact,
     first_difference,
     held_bytes,
+    in_threads,
     left_bytes,
     run,
     scopes,
@@ -164,6 +165,28 @@ def test_backward_under_another_number_of_threads_gives_the_bits_of_forward() ->
         return results
 
     before = torch.get_num_threads()
+    try:
+        assert assert_exact(program, policy="recompute")["recomputed_bytes"] > 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_backward_in_a_new_thread_leaves_it_the_number_of_threads_that_it_has() -> None:
+    """Until a kernel of PyTorch's own gives it another; oneDNN's bits depend on it."""
+
+    def program(scope: ScopeMaker) -> Any:
+        layer = nn.Conv2d(4, 4, 3, padding=1)
+        images = seeded(16, 4, 4, 4).requires_grad_()
+        results = []
+        for _ in range(3):
+            with scope():
+                loss = layer(images.sin()).square().mean()
+            in_threads(loss.backward)
+            results.append([parameter.grad.clone() for parameter in layer.parameters()])
+        return results
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         assert assert_exact(program, policy="recompute")["recomputed_bytes"] > 0
     finally:
