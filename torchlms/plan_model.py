@@ -22,10 +22,10 @@ from torchlms.integer_program import ONE, ZERO, IntegerProgram, Linear, Solution
 
 NONE = -1
 _MIB = 1 << 20
-_MAX_CHOICES = 1000  # storages, above which there is no program
-_RELAXED_SIZE = 8000  # positions times storages
-_INTEGER_SIZE = 4000
-_POSITIONS = (16, 192)  # at least and at most
+# Storages, above which it is not asked, and about how many positions times storages it has.
+_RELAXED = (600, 8000)
+_INTEGER = (200, 2000)
+_POSITIONS = (8, 192)  # at least and at most
 _MAX_NODES = 1
 _ROUNDED_UP = (0.25, 0.5, 0.75)  # parts of a choice from which on it is made
 
@@ -43,25 +43,26 @@ def ask(
     choices: Mapping[str, Any], budget_bytes: int, out_rate: float, in_rate: float
 ) -> Answer | None:
     """Starts and a bound for a trace's choices, from the integer program and its relaxation; None
-    where there are too many choices. Rates are in bytes per second."""
+    where there are too many choices, or no answer. Rates are in bytes per second."""
     num_choices = len(choices["storages"])
-    if not 0 < num_choices <= _MAX_CHOICES:
-        return None
     starts: list[Start] = []
-    bound_ms = 0.0
-    for size, is_relaxed in ((_RELAXED_SIZE, True), (_INTEGER_SIZE, False)):
+    bounds_ms: list[float] = []
+    for is_relaxed, (most_choices, size) in ((True, _RELAXED), (False, _INTEGER)):
+        if not 0 < num_choices <= most_choices:
+            continue
         least, most = _POSITIONS
         num_positions = min(max(size // num_choices, least), most)
         model = PlanModel(choices, budget_bytes, out_rate, in_rate, num_positions)
-        solution = model.program.solve_relaxed() if is_relaxed else model.program.solve(_MAX_NODES)
+        program = model.program
+        solution = program.solve_relaxed() if is_relaxed else program.solve(_MAX_NODES)
         if solution is None:
             continue
-        bound_ms = max(bound_ms, solution.bound)
+        bounds_ms.append(solution.bound)
         for part in _ROUNDED_UP if is_relaxed else _ROUNDED_UP[1:2]:
             start = model.start(solution, part)
             if start is not None and start not in starts:
                 starts.append(start)
-    return Answer(starts, bound_ms * 1e3)
+    return Answer(starts, max(bounds_ms) * 1e3) if bounds_ms else None
 
 
 class _Storage:

@@ -106,7 +106,8 @@ def test_equal_questions_have_equal_answers() -> None:
 
 def test_too_many_choices_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("stack", 0.2, 1e9)
-    monkeypatch.setattr(plan_model, "_MAX_CHOICES", 3)
+    monkeypatch.setattr(plan_model, "_RELAXED", (3, 8000))
+    monkeypatch.setattr(plan_model, "_INTEGER", (3, 2000))
     choices = json.loads(case.recorded.choices_json())
     assert plan_model.ask(choices, case.budget, 1e9, 1e9) is None
 
