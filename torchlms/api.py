@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Unpack
 
 import torch
@@ -96,11 +95,6 @@ def recomputable(op_name: str) -> None:
     """
     if not isinstance(op_name, str):
         raise TypeError(f"torchlms.recomputable: expected a str, got {type(op_name).__name__}")
-    if not re.fullmatch(r"\w+::\w+(\.\w+)?", op_name):
-        raise ValueError(
-            f"torchlms.recomputable: {op_name!r} is not the name of an operator; expected "
-            f'"ns::op" or "ns::op.overload"'
-        )
     _C.allow_replay(op_name)
 
 

@@ -80,6 +80,8 @@ def _plan(options: argparse.Namespace) -> int:
     forecast = trace.plan(
         options.budget, policy=options.policy, costs=costs, disk_path=options.disk_path
     )
+    if options.save is not None and forecast.fits:
+        forecast.plan().save(options.save)
     if options.plot is not None:
         forecast.plot(options.plot)
     print(json.dumps(forecast.to_dict(), indent=2) if options.json else forecast)
@@ -104,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     plan.add_argument("--policy", default="auto", help="auto (default), swap, recompute or hybrid")
     plan.add_argument("--costs", default="measured", help=f"of the link: {COSTS_FORMS}")
+    plan.add_argument("--save", metavar="FILE", help="write the plan, where the step fits")
     plan.add_argument("--plot", metavar="FILE", help="draw memory, link and replays over time")
     for command in (info, plan):
         command.add_argument("--json", action="store_true", help="print JSON, in bytes")

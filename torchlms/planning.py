@@ -10,14 +10,28 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from torchlms import _C
+from torchlms import _C, integer_program, plan_model
 from torchlms.fields import bad_value, read_budget, read_path, read_policy_name
-from torchlms.plan_file import TraceFile
+from torchlms.plan_file import VERSION, PlanFile, TraceFile
+from torchlms.plan_model import Start
 from torchlms.settings import budget_bytes, default_disk_path
 from torchlms.units import format_bytes, format_rate, format_us, parse_rate
 
 NUM_LARGEST = 12
+SMALL_GAP = 1e-3
+"""Between a plan and its lower bound, up to which nothing is left to gain."""
 COSTS_FORMS = '"out=1.5GB/s,in=1.5GB/s", or "measured" for what the disk does now'
+
+STARTS = {
+    "": None,  # nothing was searched for
+    "distance": "swaps by distance",
+    "rate": "recomputes by bytes per second",
+    "slack": "swaps that the link hides",
+    "expansions": "recomputes of expansions",
+    "segments": "segments",
+    "given": "integer program",
+}
+"""Where the search that made a plan began, as the planner names it and as people do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +71,27 @@ class Costs:
 class Forecast:
     """What a plan promises for a recorded step. Immutable."""
 
-    def __init__(self, values: dict[str, Any], timeline: dict[str, Any]) -> None:
+    def __init__(
+        self, values: dict[str, Any], timeline: dict[str, Any], plan: PlanFile | None
+    ) -> None:
         self._values = values
         self._timeline = timeline
+        self._plan = plan
 
     @property
     def fits(self) -> bool:
         """Whether the step can be run within the budget."""
         return bool(self._values["fits"])
+
+    def plan(self) -> PlanFile:
+        """The plan: `torchlms.offload(plan=...)` follows what is saved of it.
+
+        Raises:
+            ValueError: nothing fits.
+        """
+        if self._plan is None:
+            raise ValueError("torchlms: no plan fits the budget: there is none to save")
+        return self._plan
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure by name, JSON types only: bytes in `*_bytes`, microseconds in `*_us`. None
@@ -124,6 +151,8 @@ class Forecast:
             f"{step / plain - 1:+.1%} over {format_us(plain)} without a budget" if plain else ""
         )
         yield "predicted step", format_us(step), slower
+        if values["start"]:
+            yield "  start of the search", values["start"], ""
         gap = f"the gap to it is {values['gap_percent']:.1f} %"
         yield "  at least", format_us(values["lower_bound_us"]), gap
         yield "  waiting for the link", format_us(values["predicted_stall_us"]), self._link()
@@ -190,10 +219,48 @@ def forecast(
     if costs is None and moves:
         costs = Costs.measured(folder)
     assumed = costs or Costs(1e9, 1e9)  # where no time depends on it
-    planned = json.loads(
-        recorded.plan_json(budget_bytes=asked_bytes, policy=policy, **dataclasses.asdict(assumed))
+    planned = _plan(recorded, asked_bytes, policy, assumed, [])
+    if (
+        asked_bytes
+        and moves
+        and _gap(planned["plan"]) > SMALL_GAP
+        and integer_program.is_available()
+    ):
+        planned = _improved(planned, recorded, asked_bytes, policy, assumed)
+    plan = planned["plan"]
+    parts = {"format": PlanFile.FORMAT, "version": VERSION, "trace": document, "plan": plan}
+    saved = PlanFile(json.dumps(parts), "the forecast's plan") if plan["fits"] else None
+    return Forecast(_values(document, summary, plan, costs), planned["timeline"], saved)
+
+
+def _plan(
+    recorded: _C.Trace, budget_bytes: int, policy: str, costs: Costs, starts: list[Start]
+) -> dict[str, Any]:
+    text = recorded.plan_json(
+        budget_bytes=budget_bytes, policy=policy, starts=starts, **dataclasses.asdict(costs)
     )
-    return Forecast(_values(document, summary, planned["plan"], costs), planned["timeline"])
+    planned: dict[str, Any] = json.loads(text)
+    return planned
+
+
+def _improved(
+    planned: dict[str, Any], recorded: _C.Trace, budget_bytes: int, policy: str, costs: Costs
+) -> dict[str, Any]:
+    """With the starts and the bound of the integer program. The latter holds for every policy."""
+    choices = json.loads(recorded.choices_json())
+    answer = plan_model.ask(choices, budget_bytes, costs.out_bytes_per_s, costs.in_bytes_per_s)
+    if answer is None:
+        return planned
+    if policy == "auto":
+        planned = _plan(recorded, budget_bytes, policy, costs, answer.starts)
+    plan = planned["plan"]
+    plan["lower_bound_us"] = max(plan["lower_bound_us"], answer.bound_us)
+    return planned
+
+
+def _gap(plan: dict[str, Any]) -> float:
+    bound = plan["lower_bound_us"]
+    return plan["predicted_step_us"] / bound - 1 if bound else 0.0
 
 
 def _read_budget(budget: int | float | str) -> int:
@@ -206,7 +273,6 @@ def _values(
     trace: dict[str, Any], summary: dict[str, Any], plan: dict[str, Any], costs: Costs | None
 ) -> dict[str, Any]:
     fits = plan["fits"]
-    bound = plan["lower_bound_us"]
     moved = dict.fromkeys(("swap", "recompute"), 0)
     for storage, action in zip(trace["storages"], plan["actions"], strict=True):
         if action["kind"] in moved:
@@ -216,8 +282,8 @@ def _values(
         "predicted_step_us": plan["predicted_step_us"],
         "predicted_stall_us": plan["predicted_stall_us"],
         "predicted_recompute_us": plan["predicted_recompute_us"],
-        "lower_bound_us": bound,
-        "gap_percent": 100 * (plan["predicted_step_us"] / bound - 1) if bound else 0.0,
+        "lower_bound_us": plan["lower_bound_us"],
+        "gap_percent": 100 * _gap(plan),
         "kept_bytes": summary["saved_bytes"] - sum(moved.values()),
         "swapped_bytes": moved["swap"],
         "recomputed_bytes": moved["recompute"],
@@ -225,6 +291,7 @@ def _values(
     return {
         "fits": fits,
         "policy": plan["policy"],
+        "start": STARTS[plan["start"]] if fits else None,
         "budget_bytes": plan["budget_bytes"],
         **summary,
         **(of_plan if fits else dict.fromkeys(of_plan)),

@@ -76,10 +76,12 @@ def resolve(config: Config) -> tuple[Settings, bool | None]:
         disk_path = default_disk_path()
     elif is_in_memory(disk_path):
         _warn_disk_is_memory(disk_path)
+    policy = values["policy"]
+    policy_fn = policy if callable(policy) else None
     settings = Settings(
         budget_bytes=budget_bytes(budget),
-        policy="auto" if callable(values["policy"]) else values["policy"],
-        policy_fn=values["policy"] if callable(values["policy"]) else None,
+        policy="auto" if policy_fn else policy,
+        policy_fn=policy_fn,
         disk_path=disk_path,
         disk_budget=values["disk_budget"] or default_disk_budget(disk_path),
         link_limit=values["link_limit"] or 0.0,

@@ -68,4 +68,15 @@ std::vector<Bytes> held_when_kept(const Trace& trace) {
   return held;
 }
 
+std::vector<Bytes> held_after_when_kept(const Trace& trace) {
+  std::vector<Bytes> held = held_when_kept(trace);
+  for (size_t i = 0; i + 1 < held.size(); ++i) {
+    held[i] = held[i + 1] - trace.events[i + 1].base_peak_bytes + trace.events[i].base_bytes;
+  }
+  if (!held.empty()) {
+    held.back() = 0; // nothing is rebuilt there
+  }
+  return held;
+}
+
 } // namespace torchlms

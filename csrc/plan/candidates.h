@@ -32,5 +32,7 @@ std::vector<Candidate> swap_candidates(const Trace& trace);
 
 // Per event, the highest bytes held before it when everything is kept.
 TORCHLMS_EXPORT std::vector<Bytes> held_when_kept(const Trace& trace);
+// Per event but the last, likewise what is held right after it, before the base changes again.
+std::vector<Bytes> held_after_when_kept(const Trace& trace);
 
 } // namespace torchlms

@@ -46,11 +46,12 @@ Demands demands_of(const Trace& trace, const Regions& regions) {
 
 int32_t num_unmet_demands(const Trace& trace, const Regions& regions) {
   const Demands asked = asked_of(trace);
+  const Demands met = demands_of(trace, regions);
   int32_t count = 0;
   for (size_t i = 0; i < asked.size(); ++i) {
-    const auto id = static_cast<StorageId>(i);
-    const bool may_move = asked[i] == Demand::kRecompute || asked[i] == Demand::kSwap;
-    count += may_move && trace.storages[i].is_managed && !is_possible(trace, regions, id, asked[i]) ? 1 : 0;
+    const bool is_move = asked[i] == Demand::kRecompute || asked[i] == Demand::kSwap;
+    const bool is_met = !met.empty() && met[i] != Demand::kNone;
+    count += is_move && trace.storages[i].is_managed && !is_met ? 1 : 0;
   }
   return count;
 }

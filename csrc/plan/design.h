@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "plan/start.h"
 #include "plan/swap_schedule.h"
 
 namespace torchlms {
@@ -25,6 +26,7 @@ struct Design {
   std::vector<ActionKind> kinds; // by StorageId
   PrefetchRule rule;
   Score score; // at the level it was made for
+  StartKind start = StartKind::kNone;
 };
 
 // Prefetch distances that are tried.

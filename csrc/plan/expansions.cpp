@@ -40,6 +40,7 @@ Design recompute_expansions(Workbench& bench) {
     }
   }
   Design design = bench.keep_everything();
+  design.start = StartKind::kExpansions;
   for (const Region& region : bench.regions().all()) {
     const double size = size_of(trace, region.storage);
     double extra = 0;

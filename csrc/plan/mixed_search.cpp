@@ -61,6 +61,7 @@ MixedSearch::MixedSearch(const Trace& trace, const CostModel& costs, Bytes floor
 // Down the levels each adds to the set of the one above; up again each takes over what was better below.
 void MixedSearch::make_recomputes(Bytes budget_bytes) {
   Design design = bench_.keep_everything();
+  design.start = StartKind::kRate;
   for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
     recomputes_.extend(design, *level);
     recompute_designs_.push_back(design);
@@ -101,6 +102,7 @@ void MixedSearch::try_cuts(Design& design, Bytes level, bool may_swap) {
 void MixedSearch::make_hybrids(Bytes budget_bytes) {
   for (size_t i = 0; i < levels_.size() && levels_[i] <= budget_bytes; ++i) {
     Design design = bench_.keep_everything();
+    design.start = StartKind::kDistance;
     bench_.swap_by_distance(design, levels_[i]);
     bench_.fit(design, levels_[i]);
     design.score = bench_.score(design, levels_[i]);
@@ -155,14 +157,35 @@ void MixedSearch::make_bests(Bytes budget_bytes) {
     if (i % kCutsEvery == 0) {
       try_cuts(design, levels_[i], /*may_swap=*/true);
     }
-    turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4, i));
-    flip_alike(bench_, design, levels_[i], scaled(kMaxAlike, i));
-    flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips, i));
-    recomputes_.exchange(design, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges, i));
-    exchange_pairs(bench_, design, levels_[i], scaled(kMaxPairs, i));
-    bench_.try_rules(design, levels_[i]);
+    improve(design, levels_[i], i);
     best_designs_.push_back(std::move(design));
   }
+}
+
+void MixedSearch::improve(Design& design, Bytes level, size_t index) {
+  turn_swaps(bench_, design, level, scaled(kMaxTurns / 4, index));
+  flip_alike(bench_, design, level, scaled(kMaxAlike, index));
+  flip_each(bench_, design, level, index * kMaxFlips / 2, scaled(kMaxFlips, index));
+  recomputes_.exchange(design, level, index * kMaxExchanges, scaled(kMaxExchanges, index));
+  exchange_pairs(bench_, design, level, scaled(kMaxPairs, index));
+  bench_.try_rules(design, level);
+}
+
+Design MixedSearch::made_from(const Start& start, Bytes budget_bytes) {
+  Design design = bench_.keep_everything();
+  design.start = StartKind::kGiven;
+  for (const auto& [storages, kind] :
+       {std::pair(&start.swapped, ActionKind::kSwap), std::pair(&start.recomputed, ActionKind::kRecompute)}) {
+    for (const StorageId id : *storages) {
+      design.kinds[id] = bench_.may_be(id, kind) ? kind : design.kinds[id];
+    }
+  }
+  recomputes_.extend(design, budget_bytes);
+  recomputes_.drop_redundant(design, budget_bytes);
+  bench_.fit(design, budget_bytes);
+  design.score = bench_.score(design, budget_bytes);
+  improve(design, budget_bytes, 0);
+  return design;
 }
 
 MixedSearch::Timed MixedSearch::timed(Plan plan) const {
@@ -191,13 +214,19 @@ Plan MixedSearch::hybrid(Bytes budget_bytes) {
   return best_of(hybrid_designs_, budget_bytes).plan;
 }
 
-Plan MixedSearch::best(Bytes budget_bytes, std::optional<Plan> swaps) {
+Plan MixedSearch::best(Bytes budget_bytes, std::optional<Plan> swaps, const std::vector<Start>& starts) {
   make_recomputes(budget_bytes);
   make_hybrids(budget_bytes);
   make_bests(budget_bytes);
   Timed best = swaps ? timed(std::move(*swaps)) : best_of(best_designs_, budget_bytes);
   for (const Designs* const designs : {&recompute_designs_, &hybrid_designs_, &best_designs_}) {
     Timed found = best_of(*designs, budget_bytes);
+    if (found.score < best.score) {
+      best = std::move(found);
+    }
+  }
+  for (const Start& start : starts) {
+    Timed found = timed(bench_.plan(made_from(start, budget_bytes), budget_bytes, budget_bytes));
     if (found.score < best.score) {
       best = std::move(found);
     }

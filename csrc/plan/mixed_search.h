@@ -8,6 +8,7 @@
 #include "plan/design.h"
 #include "plan/plan.h"
 #include "plan/recompute_search.h"
+#include "plan/start.h"
 #include "plan/workbench.h"
 
 namespace torchlms {
@@ -23,8 +24,9 @@ class MixedSearch {
   // Each is never slower with more budget. Requires: floor_bytes <= budget_bytes.
   Plan recompute(Bytes budget_bytes);
   Plan hybrid(Bytes budget_bytes);
-  // No slower than the two before and than `swaps`, a plan within the budget.
-  Plan best(Bytes budget_bytes, std::optional<Plan> swaps);
+  // No slower than the two before and than `swaps`, a plan within the budget. Only without further starts is
+  // it never slower with more budget.
+  Plan best(Bytes budget_bytes, std::optional<Plan> swaps, const std::vector<Start>& starts);
 
  private:
   using Designs = std::vector<Design>; // per level
@@ -33,6 +35,8 @@ class MixedSearch {
   void make_hybrids(Bytes budget_bytes);
   void make_bests(Bytes budget_bytes);
   Designs extended_from(Design design);
+  void improve(Design& design, Bytes level, size_t index);
+  Design made_from(const Start& start, Bytes budget_bytes);
 
   // Takes over the best of the designs in segments, with swaps of their boundaries where these must go too.
   void try_cuts(Design& design, Bytes level, bool may_swap);

@@ -94,6 +94,7 @@ std::string Plan::to_json() const {
       .field("format", "torchlms.plan")
       .field("version", kFormatVersion)
       .field("policy", policy)
+      .field("start", start)
       .key("signature")
       .hex(signature);
   json.field("budget_bytes", budget_bytes).field("base_delta_bytes", base_delta_bytes);

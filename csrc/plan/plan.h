@@ -29,7 +29,8 @@ struct Action {
 struct TORCHLMS_EXPORT Plan {
   static constexpr int kFormatVersion = 1;
 
-  std::string policy; // the start that made it
+  std::string policy; // as it was asked for
+  std::string start; // of the search that made it; empty: nothing was searched for
   uint64_t signature = 0; // Trace::signature() of the program it is for
   Bytes budget_bytes = 0;
   Bytes base_delta_bytes = 0; // held at scope entry over what the trace says

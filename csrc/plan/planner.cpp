@@ -84,12 +84,16 @@ Plan move_all(const Trace& trace, const CostModel& costs, PlanPolicy policy, Byt
 }
 
 Plan search(
-    const Trace& trace, const CostModel& costs, PlanPolicy policy, Bytes floor_bytes, Bytes budget_bytes) {
-  if (policy == PlanPolicy::kSwap) {
+    const Trace& trace,
+    const CostModel& costs,
+    const PlanRequest& request,
+    Bytes floor_bytes,
+    Bytes budget_bytes) {
+  if (request.policy == PlanPolicy::kSwap) {
     return swap_by_distance(trace, costs, floor_bytes, budget_bytes);
   }
   MixedSearch mixed(trace, costs, floor_bytes);
-  switch (policy) {
+  switch (request.policy) {
     case PlanPolicy::kRecompute:
       return mixed.recompute(budget_bytes);
     case PlanPolicy::kHybrid:
@@ -98,7 +102,8 @@ Plan search(
       return mixed.best(
           budget_bytes,
           makes_demands(trace) ? std::nullopt
-                               : std::optional(swap_by_distance(trace, costs, floor_bytes, budget_bytes)));
+                               : std::optional(swap_by_distance(trace, costs, floor_bytes, budget_bytes)),
+          request.starts);
   }
 }
 
@@ -148,7 +153,7 @@ Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& re
   } else if (kept) {
     plan = std::move(*kept);
   } else {
-    plan = search(trace, costs, request.policy, floor.bytes, budget);
+    plan = search(trace, costs, request, floor.bytes, budget);
   }
   plan.policy = to_string(request.policy);
   plan.signature = trace.signature();

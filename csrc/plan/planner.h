@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "export.h"
 #include "plan/cost_model.h"
 #include "plan/plan.h"
+#include "plan/start.h"
 #include "trace/trace.h"
 
 namespace torchlms {
@@ -23,6 +26,7 @@ struct PlanRequest {
   Bytes budget_bytes = 0; // 0: as little as possible ("min")
   Bytes base_delta_bytes = 0; // held at this scope entry minus held at the recorded one
   PlanPolicy policy = PlanPolicy::kSwap;
+  std::vector<Start> starts = {}; // further ones, for kAuto and a budget
 };
 
 // Smallest budget that works for `trace` with any policy: the peak with every candidate swapped and brought

@@ -7,13 +7,9 @@
 
 namespace torchlms {
 
-namespace {
-
 bool may_be_held_longer(const StorageRecord& storage) {
   return storage.freed != kNone && !storage.outlives_step;
 }
-
-} // namespace
 
 RecomputeSchedule::RecomputeSchedule(const Trace& trace, const Regions& regions)
     : trace_(trace), replays_at_(trace.events.size(), regions.all().size()) {
@@ -38,10 +34,7 @@ RecomputeSchedule::RecomputeSchedule(const Trace& trace, const Regions& regions)
   shown_.forward_end = trace.forward_end;
   shown_.entry_bytes = trace.entry_bytes;
   kept_ = held_when_kept(trace);
-  kept_after_.resize(kept_.size());
-  for (size_t i = 0; i + 1 < kept_.size(); ++i) {
-    kept_after_[i] = kept_[i + 1] - trace.events[i + 1].base_peak_bytes + trace.events[i].base_bytes;
-  }
+  kept_after_ = held_after_when_kept(trace);
   change_.resize(trace.events.size() + 1);
   dying_.resize(trace.events.size());
 }

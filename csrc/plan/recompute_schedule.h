@@ -13,6 +13,9 @@ namespace torchlms {
 // Per storage, whether it is recomputed.
 using Recomputed = std::vector<uint8_t>;
 
+// Whether a region that reads it prolongs its life where it ends too early.
+bool may_be_held_longer(const StorageRecord& storage);
+
 // Shows a trace as it is once some storages are recomputed, such that what is left to plan is swaps.
 //
 // A recomputed storage is no longer managed. The base holds it up to `dead`, and from its first need on.

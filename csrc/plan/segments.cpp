@@ -27,6 +27,7 @@ std::vector<Design> cut_into_segments(Workbench& bench) {
   for (const int count : kSegmentsPerPass) {
     const Bytes most = all / count;
     Design design = bench.keep_everything();
+    design.start = StartKind::kSegments;
     // A boundary is the smallest storage of the later half of its segment.
     size_t first = 0;
     while (first < in_order.size()) {

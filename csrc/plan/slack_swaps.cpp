@@ -45,6 +45,7 @@ bool meet_deadlines(std::vector<Transfer> transfers, double turn_us) {
 
 Design slack_swaps(Workbench& bench) {
   Design design = bench.keep_everything();
+  design.start = StartKind::kSlack;
   const Trace& trace = bench.trace();
   if (trace.forward_end == 0) {
     return design;

@@ -284,6 +284,7 @@ Plan Search::best_plan(Bytes floor_bytes, Bytes budget_bytes) {
       best.emplace(found_score, std::move(found));
     }
   }
+  best->second.start = to_string(StartKind::kDistance);
   return std::move(best->second);
 }
 

@@ -260,6 +260,7 @@ Plan Workbench::plan(const Design& design, Bytes level, Bytes budget_bytes) {
   const Selection selected = selection(frame, design);
   const auto swap_ins = frame.schedule.swap_ins(selected, level, design.rule);
   Plan plan = frame.schedule.plan(selected, swap_ins, budget_bytes, frame.forced);
+  plan.start = to_string(design.start);
   for (size_t i = 0; i < design.kinds.size(); ++i) {
     if (design.kinds[i] == ActionKind::kRecompute) {
       plan.actions[i].kind = ActionKind::kRecompute;

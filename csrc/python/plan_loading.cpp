@@ -270,6 +270,7 @@ Plan load_plan(const py::dict& object, const Trace& trace) {
   check_version(object, "torchlms.plan", Plan::kFormatVersion);
   Plan plan;
   plan.policy = field<std::string>(object, "policy");
+  plan.start = object.contains("start") ? field<std::string>(object, "start") : "";
   plan.signature = hex(field<std::string>(object, "signature"), "the plan's signature");
   plan.budget_bytes = field<Bytes>(object, "budget_bytes");
   plan.base_delta_bytes = field<Bytes>(object, "base_delta_bytes");

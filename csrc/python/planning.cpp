@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "plan/candidates.h"
+#include "plan/choices.h"
 #include "plan/cost_file.h"
 #include "plan/planner.h"
 #include "plan/simulator.h"
@@ -99,16 +100,36 @@ std::optional<std::array<double, 3>> take_given_costs(Trace& trace) {
   return {{given->costs.out_bytes_per_s, given->costs.in_bytes_per_s, given->costs.latency_us}};
 }
 
+// Storages to swap, and to recompute.
+using StartIds = std::pair<std::vector<StorageId>, std::vector<StorageId>>;
+
+Start start_of(const StartIds& ids, const Trace& trace) {
+  for (const std::vector<StorageId>* const part : {&ids.first, &ids.second}) {
+    for (const StorageId id : *part) {
+      TORCH_CHECK_VALUE(
+          id >= 0 && id < static_cast<StorageId>(trace.storages.size()),
+          "torchlms: storage ",
+          id,
+          " of a start is none of the trace");
+    }
+  }
+  return {ids.first, ids.second};
+}
+
 std::string plan_json(
     const Trace& trace,
     Bytes budget_bytes,
     const std::string& policy,
     double out_rate,
     double in_rate,
-    double latency_us) {
+    double latency_us,
+    const std::vector<StartIds>& starts) {
   PlanRequest request;
   request.budget_bytes = budget_bytes;
   request.policy = policy_of(policy);
+  for (const StartIds& ids : starts) {
+    request.starts.push_back(start_of(ids, trace));
+  }
   CostModel costs;
   costs.out_bytes_per_s = out_rate;
   costs.in_bytes_per_s = in_rate;
@@ -124,6 +145,7 @@ void bind_planning(py::module_& m) {
   py::class_<Trace>(m, "Trace")
       .def(py::init(&load_trace), py::arg("document"))
       .def("summary_json", &summary_json, NoGil())
+      .def("choices_json", &choices_json, NoGil())
       .def(
           "plan_json",
           &plan_json,
@@ -133,7 +155,8 @@ void bind_planning(py::module_& m) {
           py::arg("policy"),
           py::arg("out_bytes_per_s"),
           py::arg("in_bytes_per_s"),
-          py::arg("latency_us"))
+          py::arg("latency_us"),
+          py::arg("starts"))
       .def("take_given_costs", &take_given_costs);
 }
 

@@ -6,7 +6,10 @@
 #include <array>
 #include <atomic>
 #include <c10/util/Synchronized.h>
+#include <cctype>
 #include <set>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 
 namespace torchlms {
@@ -99,6 +102,19 @@ bool is_storable(const c10::IValue& value) {
       (value.isList() && std::all_of(value.toListRef().begin(), value.toListRef().end(), is_storable));
 }
 
+// "ns::op" or "ns::op.overload".
+bool is_operator_name(const std::string& text) {
+  const auto is_word = [](const std::string& part) {
+    return !part.empty() &&
+        std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+  };
+  const auto colons = text.find("::");
+  const std::string name = colons == std::string::npos ? "" : text.substr(colons + 2);
+  const auto dot = name.find('.');
+  return is_word(text.substr(0, colons)) && is_word(name.substr(0, dot)) &&
+      (dot == std::string::npos || is_word(name.substr(dot + 1)));
+}
+
 } // namespace
 
 OperatorTraits::OperatorTraits(const c10::OperatorHandle& handle) : handle(handle) {
@@ -156,6 +172,11 @@ bool is_replayable(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue
 }
 
 void allow_replay(const std::string& name) {
+  if (!is_operator_name(name)) {
+    throw std::invalid_argument(
+        "torchlms: recomputable(\"" + name +
+        "\") is not the name of an operator; expected \"ns::op\" or \"ns::op.overload\"");
+  }
   allowed().withLock([&](std::set<std::string>& names) { names.insert(name); });
 }
 

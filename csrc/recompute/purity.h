@@ -38,7 +38,8 @@ TORCHLMS_EXPORT uint64_t written_args(const OperatorTraits& traits, c10::ArrayRe
 // argument, if that.
 TORCHLMS_EXPORT bool is_replayable(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> args);
 
-// The user's word that an operator of a foreign library ("ns::op" or "ns::op.overload") is a function of its inputs.
+// The user's word that an operator of a foreign library ("ns::op" or "ns::op.overload") is a function of its
+// inputs. Throws std::invalid_argument for what is not the name of an operator.
 TORCHLMS_EXPORT void allow_replay(const std::string& name);
 
 } // namespace torchlms

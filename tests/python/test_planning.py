@@ -16,7 +16,7 @@ import torchlms
 from models import ConvStack
 from torchlms import _C
 from torchlms.cli import DOES_NOT_FIT, main
-from torchlms.plan_file import TraceFile
+from torchlms.plan_file import PlanFile, TraceFile
 from torchlms.planning import Costs
 
 COSTS = ["--costs", "out=1GB/s,in=2GB/s"]
@@ -337,3 +337,40 @@ def test_whatever_number_is_damaged_the_answer_is_a_forecast_or_an_error(
             num_planned += 1
             assert forecast.to_dict()["floor_bytes"] >= 0
     assert num_planned > 0
+
+
+def test_a_saved_plan_is_followed_by_a_run(
+    lms: torchlms.offload, path: str, tmp_path: Path
+) -> None:
+    trace = TraceFile.load(path)
+    budget = budget_at(trace, 0.3)
+    saved = tmp_path / "plan.json"
+    assert main(["plan", path, "--budget", str(budget), "--save", str(saved), *COSTS]) == 0
+    forecast = trace.plan(budget, costs=RATES)
+    assert PlanFile.load(saved) == forecast.plan()
+    follower = torchlms.offload(plan=str(saved), min_offload_bytes=0)
+    model = ConvStack(depth=6)
+    for _ in range(2):
+        with follower:
+            loss = model(torch.ones(4, 3, 64, 64)).square().mean()
+        loss.backward()
+    report = follower.report().to_dict()
+    assert report["budget_bytes"] == budget
+    assert report["predicted_step_us"] == forecast.to_dict()["predicted_step_us"]
+
+
+def test_where_nothing_fits_there_is_no_plan_to_save(path: str, tmp_path: Path) -> None:
+    saved = tmp_path / "plan.json"
+    assert main(["plan", path, "--budget", "1000", "--save", str(saved)]) == DOES_NOT_FIT
+    assert not saved.exists()
+    with pytest.raises(ValueError, match="no plan fits"):
+        TraceFile.load(path).plan(1000).plan()
+
+
+def test_the_table_says_where_the_search_began(
+    trace: TraceFile, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget = budget_at(trace, 0.3)
+    assert main(["plan", path, "--budget", str(budget), "--policy", "swap", *COSTS]) == 0
+    assert "swaps by distance" in capsys.readouterr().out
+    assert trace.plan("900TB").to_dict()["start"] is None
