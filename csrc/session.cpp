@@ -16,7 +16,7 @@ namespace {
 // Who holds the budget of each device. Guarded by its mutex, which is taken before any Session's.
 struct DeviceOwners {
   std::mutex mutex;
-  std::map<c10::DeviceType, std::weak_ptr<Session>> sessions;
+  std::map<std::string, std::weak_ptr<Session>> sessions; // by device
 };
 DeviceOwners& device_owners() {
   static auto* owners = new DeviceOwners; // leaked: tapes may die in static destructors
@@ -31,8 +31,10 @@ std::unique_ptr<SwapEngine> make_engine(const SessionOptions& options) {
   link.limit_bytes_per_s = options.link_limit_bytes_per_s;
   return std::make_unique<SwapEngine>(
       device_for(options.device),
-      std::make_unique<DiskStore>(options.disk_path, options.disk_budget_bytes),
-      link);
+      options.disk_path.empty() ? nullptr
+                                : std::make_unique<DiskStore>(options.disk_path, options.disk_budget_bytes),
+      link,
+      LowerTiers::HostOptions{options.host_budget_bytes, options.pin_memory});
 }
 
 } // namespace
@@ -87,7 +89,7 @@ Session::Session(SessionOptions options)
 Session::~Session() {
   auto& owners = device_owners();
   const std::lock_guard lock(owners.mutex);
-  const auto owner = owners.sessions.find(options_.device);
+  const auto owner = owners.sessions.find(device_.device().str());
   if (owner != owners.sessions.end() && owner->second.expired()) {
     owners.sessions.erase(owner);
     device_.clear_budget();
@@ -117,7 +119,7 @@ void Session::remove_user() {
 void Session::take_device() {
   auto& owners = device_owners();
   const std::lock_guard lock(owners.mutex);
-  auto& owner = owners.sessions[options_.device];
+  auto& owner = owners.sessions[device_.device().str()];
   const std::shared_ptr<Session> other = owner.lock();
   if (other.get() == this) {
     return;

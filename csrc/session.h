@@ -27,10 +27,12 @@ TORCHLMS_EXPORT const char* to_string(Policy policy);
 
 struct SessionOptions {
   std::string name; // for messages: the settings as the user wrote them
-  c10::DeviceType device = c10::kCPU;
+  c10::Device device = c10::kCPU;
   Policy policy = Policy::kAuto;
   Bytes budget_bytes = 0; // 0: as little as possible
-  std::string disk_path; // folder of the disk tier
+  Bytes host_budget_bytes = 0; // of host memory for copies, where the device has memory of its own
+  bool pin_memory = true; // page-locked
+  std::string disk_path; // folder of the disk tier; empty: none
   Bytes disk_budget_bytes = 0; // 0: 0.8 of what is free
   double link_limit_bytes_per_s = 0; // per direction; 0: none
   Bytes min_offload_bytes = Bytes{1} << 20; // smaller storages are never moved
@@ -120,6 +122,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   void learn(Tape::Outcome& outcome);
   void learn_costs();
   void measure_link();
+  void warn_pageable();
   void publish(const Tape::Outcome& outcome);
   void publish_off_step();
   void plan(Bytes entry_bytes);
@@ -152,6 +155,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   bool records_next_ = false; // the last step left a watched program: hooks on, whatever is planned
   bool passes_overlap_ = false; // forwards before one backward: what fits alone may not fit together
   bool warned_changed_ = false;
+  bool warned_pageable_ = false;
   std::string broken_plan_; // where the step left a loaded plan; raised at the next scope entry
   CostModel costs_;
   bool knows_out_cost_ = false;

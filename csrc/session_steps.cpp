@@ -7,7 +7,7 @@
 #include "human.h"
 #include "plan/planner.h"
 #include "session.h"
-#include "swap/disk_probe.h"
+#include "swap/link_probe.h"
 #include "trace/json.h"
 
 namespace torchlms {
@@ -61,7 +61,17 @@ void add(Report::LinkUse& sum, const Report::LinkUse& use) {
 
 } // namespace
 
+void Session::warn_pageable() {
+  if (!warned_pageable_ && engine_->tiers().host().is_pageable()) {
+    warned_pageable_ = true;
+    log(30,
+        "the system gave no more page-locked memory: copies go through pageable memory, more slowly; lower "
+        "host_budget, or raise the limit of locked memory (ulimit -l)");
+  }
+}
+
 void Session::learn_all() {
+  warn_pageable();
   for (Tape::Outcome& outcome : finished_) {
     learn(outcome);
   }
@@ -117,13 +127,19 @@ void Session::measure_link() {
   if (given_costs_ || (knows_out_cost_ && knows_in_cost_) || options_.link_limit_bytes_per_s > 0) {
     return;
   }
-  try {
-    // A file of its own: the step's disk use is reported, and its budget may be small.
-    DiskStore probe(options_.disk_path, std::min(kEnoughBytes, engine_->store().budget_bytes()));
-    const DiskSpeed speed = measure_disk(probe, engine_->link(), probe.budget_bytes());
+  const auto learn = [this](const LinkSpeed& speed) {
     costs_.out_bytes_per_s = speed.out_bytes_per_s;
     costs_.in_bytes_per_s = speed.in_bytes_per_s;
     knows_out_cost_ = knows_in_cost_ = true;
+  };
+  try {
+    if (const auto speed = measure_host(*engine_, kEnoughBytes)) {
+      learn(*speed);
+    } else if (DiskStore* disk = engine_->tiers().disk()) {
+      // A file of its own: the step's disk use is reported, and its budget may be small.
+      DiskStore probe(options_.disk_path, std::min(kEnoughBytes, disk->budget_bytes()));
+      learn(measure_disk(probe, engine_->link(), probe.budget_bytes()));
+    }
   } catch (const DiskError& error) {
     log(30, std::string("the disk's speed could not be measured, an assumed one is used: ") + error.what());
   }
@@ -281,9 +297,10 @@ Report Session::report() {
   report.peak_bytes = std::max<Bytes>(report.peak_bytes, step_peak_ + external_bytes_);
   report.budget_bytes = budget_bytes();
   report.uncounted_bytes = external_bytes_;
-  report.disk_bytes = engine_->store().peak_bytes();
+  report.disk_bytes = engine_->tiers().disk() ? engine_->store().peak_bytes() : 0;
+  report.host_bytes = engine_->tiers().host().peak_bytes();
   const SwapEngine::Stats stats = engine_->stats();
-  report.disk_written_total_bytes = stats.swapped_out_bytes;
+  report.disk_written_total_bytes = stats.written_to_disk_bytes;
   report.num_evictions = stats.num_evictions;
   if (report.policy.empty()) {
     report.policy = to_string(options_.policy);

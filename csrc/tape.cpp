@@ -32,6 +32,11 @@ bool is_named(const T& tensor) {
   }
 }
 
+// The device's type is known to fit. There is one CPU, whatever index a tensor gives it.
+bool is_on(c10::Device device, const c10::TensorImpl& impl) {
+  return !device.has_index() || impl.device() == device;
+}
+
 uint64_t mix_geometry(uint64_t hash, const at::Tensor& tensor) {
   hash = mix(hash, static_cast<uint64_t>(tensor.scalar_type()));
   for (const int64_t size : tensor.unsafeGetTensorImpl()->sizes()) {
@@ -91,7 +96,7 @@ void Tape::add_event(EventKind kind, StorageId id) {
 
 bool Tape::is_plain(const at::Tensor& tensor) const {
   const auto* impl = tensor.unsafeGetTensorImpl();
-  return impl->device_type() == device_.type() && impl->layout() == c10::kStrided && impl->has_storage() &&
+  return impl->device_type() == device_.type() && is_on(device_.device(), *impl) && impl->layout() == c10::kStrided && impl->has_storage() &&
       !impl->key_set().has_any(kOpaqueKeys) && !c10::isQIntType(tensor.scalar_type()) &&
       !impl->is_python_dispatch() && !is_named(tensor) && !impl->has_symbolic_sizes_strides();
 }

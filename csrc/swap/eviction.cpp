@@ -9,7 +9,7 @@ bool SwapEngine::reclaim(Bytes needed) {
   Lock lock(mutex_);
   for (auto it = resident_.begin(); it != resident_.end() && out_in_flight_ < needed;) {
     const StorageStatePtr state = (it++)->second;
-    if (may_leave(*state) && state->extent_) {
+    if (may_leave(*state) && state->copy_) {
       // Prefetched and not used yet: it can go for nothing.
       resident_.erase(state->order);
       state->residency_ = Residency::kSwappedOut;
