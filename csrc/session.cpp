@@ -183,10 +183,22 @@ std::string Session::describe(Bytes requested) {
       : ", and " + operation + " needs at least " + human_bytes(held + requested) + ": ";
   text += human_bytes(requested) + " more than the " + human_bytes(held) + " that are held, of which " +
       human_bytes(device_.managed_bytes()) +
-      " are saved tensors that are in use now or that the program still holds. Everything else was moved to disk "
-      "already. Raise budget to at least " +
+      " are saved tensors that are in use now or that the program still holds. " + where_the_rest_is() +
+      " Raise budget to at least " +
       std::to_string(held + requested) + " bytes, or make the batch smaller.";
   return text;
+}
+
+std::string Session::where_the_rest_is() const {
+  LowerTiers& tiers = engine_->tiers();
+  const Bytes host_budget = tiers.host().budget_bytes();
+  if (tiers.disk() && host_budget == 0) {
+    return "Everything else was moved to disk already.";
+  }
+  return tiers.disk() || tiers.host().used_bytes() < host_budget
+      ? "Everything else was moved off the device already."
+      : "The host tier is full (host_budget is " + human_bytes(host_budget) +
+          ") and there is no disk tier (disk_path).";
 }
 
 void Session::note_peak(Bytes held) {
@@ -266,6 +278,11 @@ TapePtr Session::open_tape() {
     device_.take_peaks();
     step_peak_ = device_.held_bytes();
     ++num_steps_;
+    return nullptr;
+  }
+  if (device_.is_capturing()) {
+    const std::lock_guard lock(mutex_);
+    ++num_captures_;
     return nullptr;
   }
   take_device();

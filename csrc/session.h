@@ -115,6 +115,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   void apply_budget();
   bool reclaim(Bytes needed);
   std::string describe(Bytes requested);
+  std::string where_the_rest_is() const;
   bool finish_open_steps(); // whether a forward pass has had no backward yet
 
   // All below in session_steps.cpp; mutex_ held.
@@ -163,6 +164,8 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   std::map<uint64_t, std::vector<double>> measured_us_; // by signature: executed steps under its plan
   std::set<uint64_t> replanned_; // signatures whose plan was corrected once
   int64_t num_steps_ = 0;
+  int64_t num_captures_ = 0; // scopes in which the device recorded the work instead of doing it
+  Bytes planned_waste_ = 0; // of the budget, that the plans leave to fragmentation
   bool joins_passes_ = false; // step_boundary() was called once: it ends steps
   Report report_; // of the step that ended last
   Report joined_; // of the passes since the last boundary

@@ -79,6 +79,13 @@ void Session::learn_all() {
 }
 
 void Session::learn(Tape::Outcome& outcome) {
+  if (outcome.device_times) {
+    const DeviceTimes::Totals totals = outcome.device_times->apply(outcome.trace, outcome.memory);
+    outcome.step_us = totals.step_us;
+    outcome.stall_us = totals.stall_us;
+    outcome.recompute_us = totals.recompute_us;
+    outcome.device_times.reset(); // its events can be used again
+  }
   learn_costs();
   records_next_ = !outcome.is_complete && !outcome.was_watched;
   if (outcome.followed) {
@@ -209,9 +216,12 @@ void Session::publish_off_step() {
 void Session::plan(Bytes entry_bytes) {
   const double most_drift = 0.01 * static_cast<double>(std::max<Bytes>(budget_bytes(), 1));
   std::vector<Recorded> wanted = std::exchange(recorded_, {});
+  const Bytes waste = std::min(device_.wasted_bytes(), budget_bytes() / 4);
+  const bool wastes_more = static_cast<double>(waste - planned_waste_) > most_drift;
+  planned_waste_ = wastes_more ? waste : planned_waste_;
   for (const ProgramPtr& program : programs_) {
-    if (std::abs(static_cast<double>(entry_bytes - program->entry_bytes())) > most_drift &&
-        !has_loaded_plan_) {
+    const auto drift = std::abs(static_cast<double>(entry_bytes - program->entry_bytes()));
+    if ((drift > most_drift || wastes_more) && !has_loaded_plan_) {
       wanted.insert(wanted.begin(), {program->trace(), program->geometry()});
     }
   }
@@ -226,7 +236,7 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
     given_costs_->retime(trace);
   }
   PlanRequest request;
-  request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_;
+  request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_ - planned_waste_;
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
   request.policy = plan_policy(options_.policy);
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
@@ -263,7 +273,8 @@ void Session::check_fits(const Program& program) const {
   }
   const Plan& plan = program.plan();
   throw BudgetError(
-      "out of memory. DefaultCPUAllocator: can't allocate memory: the budget of " +
+      std::string("out of memory. ") +
+      (device_.is_host_memory() ? "DefaultCPUAllocator: can't allocate memory: " : "CUDA out of memory. ") + "the budget of " +
       human_bytes(options_.budget_bytes) + " (" + std::to_string(options_.budget_bytes) +
       " bytes) is below what this program needs at " + plan.floor_op +
       ", whatever is moved: the smallest budget that works is " +
@@ -302,6 +313,9 @@ Report Session::report() {
   const SwapEngine::Stats stats = engine_->stats();
   report.disk_written_total_bytes = stats.written_to_disk_bytes;
   report.num_evictions = stats.num_evictions;
+  if (num_captures_ > 0) {
+    report.not_planned["CUDA graph capture"] += num_captures_;
+  }
   if (report.policy.empty()) {
     report.policy = to_string(options_.policy);
   }

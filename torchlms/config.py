@@ -8,6 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict, cast
 
+import torch
+
 from torchlms.fields import READERS
 from torchlms.plan_file import PlanFile
 
@@ -20,6 +22,9 @@ class Fields(TypedDict, total=False):
 
     budget: int | float | str
     policy: Policy
+    device: str | torch.device | None
+    host_budget: int | str | None
+    pin_memory: bool
     disk_path: PathLike | None
     disk_budget: int | str | None
     link_limit: int | float | str | None
@@ -50,8 +55,18 @@ class Config:
     """"auto" (the best plan). Single ways to make one: "swap" (copy to the slower tier),
     "recompute" (run again, and copy only what cannot be), "hybrid" (copy, and turn to running
     again by decreasing swap volume). "off": moves nothing, only counts."""
+    device: str | torch.device | None = None
+    """The device whose memory is bounded: "cpu", "cuda", "cuda:1". None: that of a wrapped module's
+    parameters; for `offload`, the current GPU once the process uses CUDA, else the CPU."""
+    host_budget: int | str | None = None
+    """Bytes of host memory that copies from a GPU may take. None: 0.8 of what is free at first use,
+    shared by the processes of this machine. Lower: more goes to the disk, or stays."""
+    pin_memory: bool = True
+    """Page-locked host memory, which a GPU copies from and to fastest; pageable memory, with one
+    warning, where the system gives no more of it."""
     disk_path: PathLike | None = None
-    """Folder of the disk tier. None: $TMPDIR or /tmp, unless that is in memory, then /var/tmp."""
+    """Folder of the disk tier. None: $TMPDIR or /tmp, unless that is in memory, then /var/tmp; for a
+    GPU: no disk tier."""
     disk_budget: int | str | None = None
     """Bytes that copies may take on the disk. None: 0.8 of what is free at first use, shared by
     the processes of this machine."""

@@ -28,7 +28,7 @@ Device* CudaDevice::find(c10::DeviceIndex index) {
 }
 
 CudaDevice::CudaDevice(c10::DeviceIndex index)
-    : index_(index), memory_(allocator_.memory(index)), events_(index), out_(index), in_(index) {}
+    : index_(index), memory_(allocator_.memory(index)), fences_(index), moments_(index), out_(index), in_(index) {}
 
 c10::DeviceType CudaDevice::type() const {
   return c10::DeviceType::CUDA;
@@ -106,7 +106,11 @@ FencePtr CudaDevice::fence(const void* block) {
   if (std::find(streams.begin(), streams.end(), current) == streams.end()) {
     streams.push_back(current);
   }
-  return events_.fence(streams);
+  return fences_.fence(streams);
+}
+
+MomentPtr CudaDevice::moment() {
+  return is_capturing() ? nullptr : moments_.now(c10::cuda::getCurrentCUDAStream(index_).stream());
 }
 
 void CudaDevice::note_use(const void* block) {
@@ -142,6 +146,10 @@ void* CudaDevice::allocate_pinned(Bytes size) {
 
 void CudaDevice::free_pinned(void* data) {
   C10_CUDA_CHECK_WARN(cudaFreeHost(data)); // at exit the driver may be gone
+}
+
+Bytes CudaDevice::wasted_bytes() const {
+  return memory_.wasted_bytes();
 }
 
 bool CudaDevice::is_capturing() const {

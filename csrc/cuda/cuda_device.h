@@ -38,12 +38,14 @@ class CudaDevice final : public Device {
 
   bool is_host_memory() const override;
   FencePtr fence(const void* block) override;
+  MomentPtr moment() override;
   void note_use(const void* block) override;
   void share(const c10::DataPtr& block) override;
   void copy_out(void* host, const void* block, Bytes size) override;
   void copy_in(void* block, const void* host, Bytes size) override;
   void* allocate_pinned(Bytes size) override;
   void free_pinned(void* data) override;
+  Bytes wasted_bytes() const override;
   bool is_capturing() const override;
 
  private:
@@ -52,7 +54,8 @@ class CudaDevice final : public Device {
   const c10::DeviceIndex index_;
   CachingAllocator& allocator_ = CachingAllocator::get();
   DeviceMemory& memory_;
-  EventPool events_;
+  Fences fences_;
+  TimedEvents moments_;
   CopyStreams out_;
   CopyStreams in_;
 };

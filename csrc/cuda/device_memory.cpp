@@ -79,6 +79,12 @@ void DeviceMemory::add_stream(const void* data, cudaStream_t stream) {
   }
 }
 
+void DeviceMemory::note_waste(Bytes waste) {
+  Bytes seen = wasted_.load(std::memory_order_relaxed);
+  while (seen < waste && !wasted_.compare_exchange_weak(seen, waste, std::memory_order_relaxed)) {
+  }
+}
+
 std::shared_ptr<const DeviceMemory::Policy> DeviceMemory::policy() const {
   const std::lock_guard lock(mutex_);
   return policy_;

@@ -50,6 +50,11 @@ class DeviceMemory {
     ReclaimFn reclaim;
     DescribeFn describe;
   };
+  // An allocation failed although this much of the budget was neither held nor asked for.
+  void note_waste(Bytes waste);
+  Bytes wasted_bytes() const {
+    return wasted_.load(std::memory_order_relaxed);
+  }
   // 0: none.
   Bytes budget_bytes() const {
     return budget_.load(std::memory_order_relaxed);
@@ -67,6 +72,7 @@ class DeviceMemory {
 
   HeldCounter counter_;
   std::atomic<Bytes> budget_{0};
+  std::atomic<Bytes> wasted_{0};
 
   mutable std::mutex mutex_; // taken under the allocator's own lock: nothing else is taken under it
   // Guarded by mutex_.

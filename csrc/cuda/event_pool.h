@@ -3,10 +3,8 @@
 
 #include <c10/core/Device.h>
 #include <c10/util/ArrayRef.h>
-#include <c10/util/SmallVector.h>
 #include <cuda_runtime_api.h>
 
-#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -17,19 +15,40 @@ namespace torchlms {
 // Events of one device, used again. Waiting for one does not spin. Thread-safe; never destroyed.
 class EventPool {
  public:
-  explicit EventPool(c10::DeviceIndex device) : device_(device) {}
+  // flags: of cudaEventCreateWithFlags.
+  EventPool(c10::DeviceIndex device, unsigned flags) : device_(device), flags_(flags) {}
 
+  // Records an event in the stream.
+  cudaEvent_t record(cudaStream_t stream);
+  void give_back(cudaEvent_t event);
+
+ private:
+  const c10::DeviceIndex device_;
+  const unsigned flags_;
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> idle_; // guarded by mutex_
+};
+
+// Points in the work of streams, to wait for.
+class Fences {
+ public:
+  explicit Fences(c10::DeviceIndex device)
+      : events_(device, cudaEventDisableTiming | cudaEventBlockingSync) {}
   // Everything that these streams have been given so far.
   FencePtr fence(c10::ArrayRef<cudaStream_t> streams);
 
  private:
-  friend class EventFence;
-  cudaEvent_t take();
-  void give_back(cudaEvent_t event);
+  EventPool events_;
+};
 
-  const c10::DeviceIndex device_;
-  std::mutex mutex_;
-  std::vector<cudaEvent_t> idle_; // guarded by mutex_
+// Points in the work of streams, with the time at which the device came to them.
+class TimedEvents {
+ public:
+  explicit TimedEvents(c10::DeviceIndex device) : events_(device, cudaEventBlockingSync) {}
+  MomentPtr now(cudaStream_t stream);
+
+ private:
+  EventPool events_;
 };
 
 } // namespace torchlms

@@ -30,6 +30,15 @@ class Fence {
 };
 using FencePtr = std::shared_ptr<const Fence>; // null: nothing is pending
 
+// When the device came to a point of its work, on its own clock.
+class Moment {
+ public:
+  virtual ~Moment() = default;
+  // Blocks until the device has come to both. Requires: of the same device.
+  virtual double us_since(const Moment& earlier) const = 0;
+};
+using MomentPtr = std::shared_ptr<const Moment>; // null: the host's clock tells
+
 // The seam to one device: its memory, its budget, what it holds, and how bytes leave it. Thread-safe.
 // Devices live for the whole process and are never destroyed. What follows the budget is for devices
 // that have memory of their own and work through queues; the defaults are a CPU's.
@@ -87,6 +96,10 @@ class TORCHLMS_EXPORT Device {
   virtual FencePtr fence(const void* /*block*/) {
     return nullptr;
   }
+  // Of what this thread's queue has been given so far.
+  virtual MomentPtr moment() {
+    return nullptr;
+  }
   // This thread's queue works on the block.
   virtual void note_use(const void* /*block*/) {}
   // The same of a block that torchlms allocated, maybe for another queue: it must not be reused before
@@ -100,6 +113,10 @@ class TORCHLMS_EXPORT Device {
     return nullptr;
   }
   virtual void free_pinned(void* /*data*/) {}
+  // Bytes of the budget that allocations could not use because memory was fragmented, the most so far.
+  virtual Bytes wasted_bytes() const {
+    return 0;
+  }
   // This thread's queue is being recorded for later, not run: nothing may be moved or waited for.
   virtual bool is_capturing() const {
     return false;

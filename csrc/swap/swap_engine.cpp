@@ -6,7 +6,6 @@
 
 #include <c10/util/ScopeExit.h>
 
-#include "swap/stall_timer.h"
 
 namespace torchlms {
 
@@ -330,7 +329,7 @@ c10::Storage SwapEngine::acquire(const StorageStatePtr& state, const InterruptFn
     }
     ++state->num_waiting_; // what has arrived must not be evicted before it is taken
     const auto waited = c10::make_scope_exit([&] { --state->num_waiting_; });
-    const StallTimer timer(stall_ns_);
+    const StallTimer timer(stalls_, device_);
     while (state->residency_ == Residency::kSwappingIn || state->residency_ == Residency::kSwappingOut) {
       const bool timed_out =
           changed_.wait_for(lock, std::chrono::milliseconds(50)) == std::cv_status::timeout;
@@ -357,7 +356,7 @@ void SwapEngine::wait_swapped_out(const StorageStatePtr& state) {
     return;
   }
   link_->promote(state->transfer_, TransferClass::kDemand);
-  const StallTimer timer(stall_ns_);
+  const StallTimer timer(stalls_, device_);
   changed_.wait(lock, [&] { return state->residency_ != Residency::kSwappingOut; });
 }
 
@@ -366,7 +365,7 @@ void SwapEngine::wait_all_swapped_out() {
   if (out_in_flight_ == 0) {
     return;
   }
-  const StallTimer timer(stall_ns_);
+  const StallTimer timer(stalls_, device_);
   changed_.wait(lock, [&] { return out_in_flight_ == 0; });
 }
 

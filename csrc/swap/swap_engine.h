@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <atomic>
 #include <c10/core/Storage.h>
 #include <condition_variable>
 #include <exception>
@@ -13,6 +12,7 @@
 #include "swap/device.h"
 #include "swap/link.h"
 #include "swap/lower_tiers.h"
+#include "swap/stall_timer.h"
 #include "trace/types.h"
 
 namespace torchlms {
@@ -117,7 +117,10 @@ class TORCHLMS_EXPORT SwapEngine {
   Stats stats() const;
   // Time that threads have waited in acquire, reclaim and the waits above.
   double stall_us() const {
-    return static_cast<double>(stall_ns_.load(std::memory_order_relaxed)) / 1e3;
+    return stalls_.sum_us();
+  }
+  const StallLog& stalls() const {
+    return stalls_;
   }
   Link& link() {
     return *link_;
@@ -158,7 +161,7 @@ class TORCHLMS_EXPORT SwapEngine {
   std::exception_ptr write_error_;
   Stats stats_;
 
-  std::atomic<int64_t> stall_ns_{0};
+  StallLog stalls_; // own synchronisation
 
   std::unique_ptr<Link> link_; // last: its threads use all of the above
 };
