@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "stream.h"
+
+#include <chrono>
+#include <map>
+#include <thread>
+#include <unordered_map>
+
+#include "counters.h"
+#include "knobs.h"
+#include "race/detector.h"
+
+namespace emulated_cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Streams = std::unordered_map<Stream*, std::shared_ptr<Stream>>;
+
+std::mutex streams_mutex;
+thread_local int device_now = 0;
+
+Streams& streams() {
+  static auto& all = *new Streams;
+  return all;
+}
+
+std::shared_ptr<Stream> default_stream(int device) {
+  static auto& defaults = *new std::map<int, std::shared_ptr<Stream>>;
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  auto& stream = defaults[device];
+  if (!stream)
+    stream = create_stream(device, 0);
+  return stream;
+}
+
+std::shared_ptr<Stream> thread_stream(int device) {
+  thread_local std::map<int, std::shared_ptr<Stream>> mine;
+  auto& stream = mine[device];
+  if (!stream)
+    stream = create_stream(device, 0);
+  return stream;
+}
+
+} // namespace
+
+Stream::Stream(int device, int priority, uint64_t index)
+    : device_(device), priority_(priority), index_(index), delays_(knobs().seed * 1000003 + index) {}
+
+std::vector<uint64_t> Stream::submit(Work work) {
+  std::vector<uint64_t> clock;
+  {
+    std::lock_guard lock(mutex_);
+    clock = race::queued(index_, work);
+    queue_.push_back(std::move(work));
+  }
+  changed_.notify_all();
+  return clock;
+}
+
+void Stream::synchronize() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
+  race::host_knows_stream(index_);
+}
+
+bool Stream::idle() {
+  std::lock_guard lock(mutex_);
+  const bool idle = queue_.empty() && !busy_;
+  if (idle)
+    race::host_knows_stream(index_);
+  return idle;
+}
+
+void Stream::close() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Stream::do_next(Work& work) {
+  if (knobs().delay_us > 0 && delays_() % 2 == 0)
+    std::this_thread::sleep_for(std::chrono::microseconds(delays_() % knobs().delay_us));
+  const auto start = Clock::now();
+  work.run();
+  if (!work.compute)
+    return;
+  counters().ops++;
+  if (knobs().slowdown > 1)
+    std::this_thread::sleep_for((Clock::now() - start) * (knobs().slowdown - 1));
+}
+
+void Stream::run(const std::shared_ptr<Stream>& stream) {
+  device_now = stream->device_;
+  for (;;) {
+    Work work;
+    {
+      std::unique_lock lock(stream->mutex_);
+      stream->changed_.wait(lock, [&] { return stream->closed_ || !stream->queue_.empty(); });
+      if (stream->queue_.empty())
+        return;
+      work = std::move(stream->queue_.front());
+      stream->queue_.pop_front();
+      stream->busy_ = true;
+    }
+    stream->do_next(work);
+    work = {};
+    {
+      std::lock_guard lock(stream->mutex_);
+      stream->busy_ = false;
+    }
+    stream->changed_.notify_all();
+  }
+}
+
+std::shared_ptr<Stream> create_stream(int device, int priority) {
+  static uint64_t created = 0;
+  std::lock_guard lock(streams_mutex);
+  auto stream = std::make_shared<Stream>(device, priority, created++);
+  streams()[stream.get()] = stream;
+  // Never joined: it may still wait for work when the process ends.
+  std::thread([stream] { Stream::run(stream); }).detach();
+  return stream;
+}
+
+bool destroy_stream(cudaStream_t handle) {
+  std::lock_guard lock(streams_mutex);
+  const auto found = streams().find(reinterpret_cast<Stream*>(handle));
+  if (found == streams().end())
+    return false;
+  found->second->close();
+  streams().erase(found);
+  return true;
+}
+
+std::shared_ptr<Stream> stream_of(cudaStream_t handle) {
+  if (handle == nullptr || handle == cudaStreamLegacy)
+    return default_stream(device_now);
+  if (handle == cudaStreamPerThread)
+    return thread_stream(device_now);
+  std::lock_guard lock(streams_mutex);
+  const auto found = streams().find(reinterpret_cast<Stream*>(handle));
+  return found == streams().end() ? nullptr : found->second;
+}
+
+cudaStream_t handle_of(const std::shared_ptr<Stream>& stream) {
+  return reinterpret_cast<cudaStream_t>(stream.get());
+}
+
+void synchronize_device(int device) {
+  std::vector<std::shared_ptr<Stream>> all;
+  {
+    std::lock_guard lock(streams_mutex);
+    for (const auto& [_, stream] : streams())
+      if (device < 0 || stream->device() == device)
+        all.push_back(stream);
+  }
+  for (const auto& stream : all)
+    stream->synchronize();
+}
+
+int current_device() {
+  return device_now;
+}
+
+bool set_current_device(int device) {
+  if (device < 0 || device >= knobs().devices)
+    return false;
+  device_now = device;
+  return true;
+}
+
+} // namespace emulated_cuda

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace emulated_cuda {
+
+// Bytes that a piece of work reads or writes.
+struct Access {
+  const char* begin = nullptr;
+  uint64_t bytes = 0;
+  bool write = false;
+};
+
+struct Work {
+  std::string name{};
+  std::function<void()> run{};
+  std::vector<Access> accesses{};
+  bool compute = false; // an operator, which the slowdown applies to
+};
+
+// A queue of work and the thread that does it, in order.
+class Stream {
+ public:
+  Stream(int device, int priority, uint64_t index);
+
+  // Returns the race detector's clock of the stream with this work.
+  std::vector<uint64_t> submit(Work work);
+  void synchronize();
+  bool idle();
+  // The thread ends once the queue is empty.
+  void close();
+
+  int device() const {
+    return device_;
+  }
+  int priority() const {
+    return priority_;
+  }
+  uint64_t index() const {
+    return index_;
+  }
+
+  static void run(const std::shared_ptr<Stream>& stream);
+
+ private:
+  void do_next(Work& work);
+
+  const int device_;
+  const int priority_;
+  const uint64_t index_;
+  std::mt19937_64 delays_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Work> queue_;
+  bool busy_ = false;
+  bool closed_ = false;
+};
+
+std::shared_ptr<Stream> create_stream(int device, int priority);
+bool destroy_stream(cudaStream_t handle);
+
+// Null for a handle that is none. The default streams are those of the current device and thread.
+std::shared_ptr<Stream> stream_of(cudaStream_t handle);
+cudaStream_t handle_of(const std::shared_ptr<Stream>& stream);
+
+void synchronize_device(int device); // -1: all
+int current_device();
+bool set_current_device(int device);
+
+} // namespace emulated_cuda
