@@ -21,7 +21,7 @@ build_done := $(VENV)/.build-done
 lint_done := $(VENV)/.lint-done
 native := $(shell find csrc include -name '*.h' -o -name '*.cpp') csrc/sources.txt $(wildcard cmake/*.in)
 
-.PHONY: build demo test test-cpp test-python lint format tidy wheel bench clean
+.PHONY: build demo test test-cpp test-python test-cuda-emulated lint format tidy wheel bench clean
 .DELETE_ON_ERROR:
 
 build: $(build_done)
@@ -72,6 +72,13 @@ build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ct
 
 test-python: build
 	$(BIN)/pytest
+
+# The CUDA backend on the emulated device; SEEDS=50 for more orders of events.
+test-cuda-emulated: build
+	tests/emulated_cuda/run $(BIN)/pytest tests/emulated_cuda tests/python/test_cuda.py
+	cmake -S . -B build/cmake -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	cmake --build build/cmake --parallel $(JOBS) --target cuda_cuda_device_test
+	PYTHON=$(BIN)/python tests/emulated_cuda/run build/cmake/tests/cpp/cuda_cuda_device_test
 
 lint: $(lint_done)
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure

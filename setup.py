@@ -258,7 +258,11 @@ class BuildExtension(build_ext):
     @staticmethod
     def system_includes() -> list[Path]:
         include = TORCH.folder / "include"
-        found = [include, include / "torch/csrc/api/include", Path(sysconfig.get_paths()["include"])]
+        found = [
+            include,
+            include / "torch/csrc/api/include",
+            Path(sysconfig.get_paths()["include"]),
+        ]
         return [*found, TORCH.cuda_include] if TORCH.cuda_include else found
 
 

@@ -24,41 +24,41 @@ double gaps_until(const std::vector<Gap>& gaps, double time_us) {
 } // namespace
 
 DeviceTimes::DeviceTimes(SwapEngine& engine)
-    : engine_(engine), start_(engine.device().moment()), first_stall_(engine.stalls().num_spans()) {}
+    : engine_(&engine), start_(engine.device().moment()), first_stall_(engine.stalls().num_spans()) {}
 
 void DeviceTimes::op_starts() {
   if (start_) {
-    ops_.emplace_back(engine_.device().moment(), nullptr);
+    ops_.emplace_back(engine_->device().moment(), nullptr);
   }
 }
 
 void DeviceTimes::op_ended() {
   if (start_ && !ops_.empty()) {
-    ops_.back().second = engine_.device().moment();
+    ops_.back().second = engine_->device().moment();
   }
 }
 
 void DeviceTimes::event() {
   if (start_) {
-    events_.push_back(engine_.device().moment());
+    events_.push_back(engine_->device().moment());
   }
 }
 
 void DeviceTimes::replay_starts() {
   if (start_) {
-    replays_.emplace_back(engine_.device().moment(), nullptr);
+    replays_.emplace_back(engine_->device().moment(), nullptr);
   }
 }
 
 void DeviceTimes::replay_ended() {
   if (start_) {
-    replays_.back().second = engine_.device().moment();
+    replays_.back().second = engine_->device().moment();
   }
 }
 
 DeviceTimes::Totals DeviceTimes::apply(Trace& trace, std::vector<std::pair<double, Bytes>>& memory) const {
   std::vector<Gap> stalls;
-  for (const auto& [from, to] : engine_.stalls().spans_since(first_stall_)) {
+  for (const auto& [from, to] : engine_->stalls().spans_since(first_stall_)) {
     stalls.push_back({from->us_since(*start_), to->us_since(*from)});
   }
   std::vector<Gap> gaps = stalls;

@@ -36,7 +36,7 @@ class DeviceTimes {
  private:
   using Span = std::pair<MomentPtr, MomentPtr>;
 
-  SwapEngine& engine_;
+  SwapEngine* engine_;
   MomentPtr start_; // null: the host's clock is right
   size_t first_stall_;
   std::vector<MomentPtr> events_;

@@ -54,6 +54,7 @@ RULES = [
         r"tests/cpp/api/",
         rf'"api/.+"|<torchlms/torchlms\.h>|{STD}|{POSIX}|{C10}|{ATEN}|{GTEST}|<torch/(?!torch\.h).+>',
     ),
+    (r"tests/cpp/cuda/", rf'{CUDA}|"swap/device_contract\.h"|{GTEST}'),
     (r"tests/cpp/", rf'".+"|{STD}|{POSIX}|{C10}|{ATEN}|{GTEST}'),
 ]
 

@@ -65,8 +65,8 @@ class Config:
     """Page-locked host memory, which a GPU copies from and to fastest; pageable memory, with one
     warning, where the system gives no more of it."""
     disk_path: PathLike | None = None
-    """Folder of the disk tier. None: $TMPDIR or /tmp, unless that is in memory, then /var/tmp; for a
-    GPU: no disk tier."""
+    """Folder of the disk tier. None: $TMPDIR or /tmp, unless that is in memory, then /var/tmp; for
+    a GPU: no disk tier."""
     disk_budget: int | str | None = None
     """Bytes that copies may take on the disk. None: 0.8 of what is free at first use, shared by
     the processes of this machine."""

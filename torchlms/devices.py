@@ -36,6 +36,12 @@ def may_become_cuda() -> bool:
     return not torch.cuda.is_initialized() and not cuda_missing() and torch.cuda.is_available()
 
 
+def all_of_this_machine() -> list[str]:
+    """Those that this copy of torchlms can drive."""
+    count = 0 if cuda_missing() else torch.cuda.device_count()
+    return ["cpu", *(f"cuda:{index}" for index in range(count))]
+
+
 def of_module(module: torch.nn.Module) -> str:
     """Where the module's parameters are, or its buffers; `current` for a module without either."""
     for tensors in (module.parameters(), module.buffers()):

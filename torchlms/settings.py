@@ -53,7 +53,10 @@ class Settings:
         if self.link_limit:
             parts.append(f"link_limit={format_rate(self.link_limit)}")
         if self.disk_path:
-            parts += [f"disk_path={self.disk_path}", f"disk_budget={format_bytes(self.disk_budget)}"]
+            parts += [
+                f"disk_path={self.disk_path}",
+                f"disk_budget={format_bytes(self.disk_budget)}",
+            ]
         parts += [f"min_offload_bytes={self.min_offload_bytes}"]
         parts += ["verify=True"] if self.verify else []
         parts += ["a loaded plan"] if self.plan else []
