@@ -6,11 +6,12 @@ Metadata is in pyproject.toml.
 Plain setuptools and the compiler, without ninja: objects are compiled in parallel into build/obj-*,
 one folder per set of flags and torch, and only when one of the files they were made from is newer.
 
-With a CUDA build of torch and CUDA's headers (in $CUDA_HOME, in the wheels that torch brings, or beside nvcc)
-libtorchlms_cuda.so is built too; nothing of CUDA is linked but torch's own libraries.
+With a CUDA build of torch and CUDA's headers (in $CUDA_HOME, in the wheels that torch brings, or
+beside nvcc) libtorchlms_cuda.so is built too; nothing of CUDA is linked but torch's own libraries.
 
-Environment: CXX, CXXFLAGS, LDFLAGS, MAX_JOBS (default: what cores and free memory allow), CUDA_HOME,
-TORCHLMS_CUDA (0: no GPU support, 1: an error where it cannot be built; default: where it can be).
+Environment: CXX, CXXFLAGS, LDFLAGS, MAX_JOBS (default: what cores and free memory allow),
+CUDA_HOME, TORCHLMS_CUDA (0: no GPU support, 1: an error where it cannot be built; default: where
+it can be).
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def find_torch() -> Torch:
 
 
 def find_cuda_headers(torch_folder: Path, cuda_version: str | None) -> Path | None:
-    """The folder with cuda_runtime_api.h: of $CUDA_HOME, else of the wheels beside torch, which fit it best,
-    else of an installed toolkit."""
+    """The folder with cuda_runtime_api.h: of $CUDA_HOME, else of the wheels beside torch,
+    which fit it best, else of an installed toolkit."""
     wanted = os.environ.get("TORCHLMS_CUDA", "")
     if wanted == "0":
         return None
