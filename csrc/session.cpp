@@ -184,8 +184,7 @@ std::string Session::describe(Bytes requested) {
   text += human_bytes(requested) + " more than the " + human_bytes(held) + " that are held, of which " +
       human_bytes(device_.managed_bytes()) +
       " are saved tensors that are in use now or that the program still holds. " + where_the_rest_is() +
-      " Raise budget to at least " +
-      std::to_string(held + requested) + " bytes, or make the batch smaller.";
+      " Raise budget to at least " + std::to_string(held + requested) + " bytes, or make the batch smaller.";
   return text;
 }
 

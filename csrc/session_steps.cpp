@@ -274,8 +274,8 @@ void Session::check_fits(const Program& program) const {
   const Plan& plan = program.plan();
   throw BudgetError(
       std::string("out of memory. ") +
-      (device_.is_host_memory() ? "DefaultCPUAllocator: can't allocate memory: " : "CUDA out of memory. ") + "the budget of " +
-      human_bytes(options_.budget_bytes) + " (" + std::to_string(options_.budget_bytes) +
+      (device_.is_host_memory() ? "DefaultCPUAllocator: can't allocate memory: " : "CUDA out of memory. ") +
+      "the budget of " + human_bytes(options_.budget_bytes) + " (" + std::to_string(options_.budget_bytes) +
       " bytes) is below what this program needs at " + plan.floor_op +
       ", whatever is moved: the smallest budget that works is " +
       human_bytes(plan.floor_bytes + external_bytes_) + " (at least " +

@@ -98,9 +98,10 @@ void Tape::add_event(EventKind kind, StorageId id) {
 
 bool Tape::is_plain(const at::Tensor& tensor) const {
   const auto* impl = tensor.unsafeGetTensorImpl();
-  return impl->device_type() == device_.type() && is_on(device_.device(), *impl) && impl->layout() == c10::kStrided && impl->has_storage() &&
-      !impl->key_set().has_any(kOpaqueKeys) && !c10::isQIntType(tensor.scalar_type()) &&
-      !impl->is_python_dispatch() && !is_named(tensor) && !impl->has_symbolic_sizes_strides();
+  return impl->device_type() == device_.type() && is_on(device_.device(), *impl) &&
+      impl->layout() == c10::kStrided && impl->has_storage() && !impl->key_set().has_any(kOpaqueKeys) &&
+      !c10::isQIntType(tensor.scalar_type()) && !impl->is_python_dispatch() && !is_named(tensor) &&
+      !impl->has_symbolic_sizes_strides();
 }
 
 bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {

@@ -117,9 +117,12 @@ void CachingAllocator::remove() {
 
 void CachingAllocator::set_budget(
     c10::DeviceIndex device, Bytes budget, ReclaimFn reclaim, DescribeFn describe) {
-  const auto [free, total] = native_.getMemoryInfo(device);
-  budget = std::clamp<Bytes>(budget, 1, static_cast<Bytes>(total));
   const std::lock_guard lock(mutex_);
+  Bytes& total = total_[device];
+  if (total == 0) {
+    total = static_cast<Bytes>(native_.getMemoryInfo(device).second);
+  }
+  budget = std::clamp<Bytes>(budget, 1, total);
   DeviceMemory& memory = this->memory(device);
   if (memory.budget_bytes() == 0) {
     former_fraction_[device] = native_.getMemoryFraction(device);

@@ -119,6 +119,7 @@ class CachingAllocator final : public NewerMethods {
   std::mutex mutex_; // of installing and removing; calls the native allocator
   // Guarded by mutex_.
   std::array<double, C10_COMPILE_TIME_MAX_GPUS> former_fraction_{};
+  std::array<Bytes, C10_COMPILE_TIME_MAX_GPUS> total_{}; // of the device; 0: not asked yet
   int num_budgets_ = 0;
 };
 

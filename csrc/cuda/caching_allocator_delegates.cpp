@@ -66,7 +66,8 @@ void CachingAllocator::setMemoryFraction(double fraction, c10::DeviceIndex devic
   native_.setMemoryFraction(fraction, device);
 }
 
-std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> CachingAllocator::getExpandableSegmentSizes( c10::DeviceIndex device) {
+std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> CachingAllocator::getExpandableSegmentSizes(
+    c10::DeviceIndex device) {
   return native_.getExpandableSegmentSizes(device);
 }
 
@@ -86,11 +87,13 @@ void* CachingAllocator::getBaseAllocation(void* data, size_t* size) {
   return native_.getBaseAllocation(data, size);
 }
 
-c10::cuda::CUDACachingAllocator::SnapshotInfo CachingAllocator::snapshot(c10::MempoolId_t pool, bool include_traces) {
+c10::cuda::CUDACachingAllocator::SnapshotInfo CachingAllocator::snapshot(
+    c10::MempoolId_t pool, bool include_traces) {
   return native_.snapshot(pool, include_traces);
 }
 
-void CachingAllocator::beginAllocateToPool( c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(cudaStream_t)> filter) {
+void CachingAllocator::beginAllocateToPool(
+    c10::DeviceIndex device, c10::MempoolId_t pool, std::function<bool(cudaStream_t)> filter) {
   native_.beginAllocateToPool(device, pool, std::move(filter));
 }
 
@@ -106,7 +109,8 @@ int CachingAllocator::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t 
   return native_.getPoolUseCount(device, pool);
 }
 
-void CachingAllocator::createOrIncrefPool( c10::DeviceIndex device, c10::MempoolId_t pool, std::shared_ptr<Native> allocator) {
+void CachingAllocator::createOrIncrefPool(
+    c10::DeviceIndex device, c10::MempoolId_t pool, std::shared_ptr<Native> allocator) {
   native_.createOrIncrefPool(device, pool, std::move(allocator));
 }
 
@@ -118,7 +122,10 @@ void CachingAllocator::setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool
   native_.setNoSplit(device, pool);
 }
 
-bool CachingAllocator::checkPoolLiveAllocations( c10::DeviceIndex device, c10::MempoolId_t pool, const std::unordered_set<void*>& expected_live_allocations) {
+bool CachingAllocator::checkPoolLiveAllocations(
+    c10::DeviceIndex device,
+    c10::MempoolId_t pool,
+    const std::unordered_set<void*>& expected_live_allocations) {
   return native_.checkPoolLiveAllocations(device, pool, expected_live_allocations);
 }
 
@@ -134,7 +141,13 @@ bool CachingAllocator::isHistoryEnabled() {
   return native_.isHistoryEnabled();
 }
 
-void CachingAllocator::recordHistory( bool enabled, c10::cuda::CUDACachingAllocator::CreateContextFn context_recorder, size_t max_entries, c10::cuda::CUDACachingAllocator::RecordContext when, bool clear_history, const std::vector<std::string>& skip_actions) {
+void CachingAllocator::recordHistory(
+    bool enabled,
+    c10::cuda::CUDACachingAllocator::CreateContextFn context_recorder,
+    size_t max_entries,
+    c10::cuda::CUDACachingAllocator::RecordContext when,
+    bool clear_history,
+    const std::vector<std::string>& skip_actions) {
   native_.recordHistory(enabled, context_recorder, max_entries, when, clear_history, skip_actions);
 }
 
@@ -158,11 +171,13 @@ std::string CachingAllocator::getUserMetadata() {
   return native_.getUserMetadata();
 }
 
-void CachingAllocator::attachOutOfMemoryObserver(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
+void CachingAllocator::attachOutOfMemoryObserver(
+    c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
   native_.attachOutOfMemoryObserver(std::move(observer));
 }
 
-void CachingAllocator::attachAllocatorTraceTracker(c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) {
+void CachingAllocator::attachAllocatorTraceTracker(
+    c10::cuda::CUDACachingAllocator::AllocatorTraceTracker tracker) {
   native_.attachAllocatorTraceTracker(std::move(tracker));
 }
 
@@ -170,15 +185,24 @@ void CachingAllocator::enablePeerAccess(c10::DeviceIndex device, c10::DeviceInde
   native_.enablePeerAccess(device, other);
 }
 
-cudaError_t CachingAllocator::memcpyAsync( void* to, int to_device, const void* from, int from_device, size_t size, cudaStream_t stream, bool is_peer_access_enabled) {
+cudaError_t CachingAllocator::memcpyAsync(
+    void* to,
+    int to_device,
+    const void* from,
+    int from_device,
+    size_t size,
+    cudaStream_t stream,
+    bool is_peer_access_enabled) {
   return native_.memcpyAsync(to, to_device, from, from_device, size, stream, is_peer_access_enabled);
 }
 
-std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState> CachingAllocator::getCheckpointState( c10::DeviceIndex device, c10::MempoolId_t pool) {
+std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState> CachingAllocator::getCheckpointState(
+    c10::DeviceIndex device, c10::MempoolId_t pool) {
   return native_.getCheckpointState(device, pool);
 }
 
-c10::cuda::CUDACachingAllocator::CheckpointDelta CachingAllocator::setCheckpointPoolState( c10::DeviceIndex device, std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState> state) {
+c10::cuda::CUDACachingAllocator::CheckpointDelta CachingAllocator::setCheckpointPoolState(
+    c10::DeviceIndex device, std::shared_ptr<c10::cuda::CUDACachingAllocator::AllocatorState> state) {
   return native_.setCheckpointPoolState(device, std::move(state));
 }
 

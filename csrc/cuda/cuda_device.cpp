@@ -28,7 +28,12 @@ Device* CudaDevice::find(c10::DeviceIndex index) {
 }
 
 CudaDevice::CudaDevice(c10::DeviceIndex index)
-    : index_(index), memory_(allocator_.memory(index)), fences_(index), moments_(index), out_(index), in_(index) {}
+    : index_(index),
+      memory_(allocator_.memory(index)),
+      fences_(index),
+      moments_(index),
+      out_(index),
+      in_(index) {}
 
 c10::DeviceType CudaDevice::type() const {
   return c10::DeviceType::CUDA;

@@ -27,7 +27,8 @@ class EventFence final : public Fence {
   }
   void wait() const override {
     for (const cudaEvent_t event : events_) {
-      C10_CUDA_CHECK(cudaEventSynchronize(event)); // orders the stream's work before what the caller does next
+      C10_CUDA_CHECK(
+          cudaEventSynchronize(event)); // orders the stream's work before what the caller does next
     }
   }
 

@@ -11,11 +11,7 @@ namespace torchlms {
 
 namespace {
 
-double bytes_per_s(
-    Link& link,
-    Direction direction,
-    Bytes size,
-    const Link::ChunkFn& chunk) {
+double bytes_per_s(Link& link, Direction direction, Bytes size, const Link::ChunkFn& chunk) {
   std::promise<void> ended;
   const auto start = std::chrono::steady_clock::now();
   const auto done = [&](bool, std::exception_ptr error) {

@@ -6,7 +6,6 @@
 
 #include <c10/util/ScopeExit.h>
 
-
 namespace torchlms {
 
 namespace {
@@ -102,38 +101,6 @@ void SwapEngine::pin(const StorageStatePtr& state) {
 bool SwapEngine::swap_out(const StorageStatePtr& state) {
   const std::lock_guard lock(mutex_);
   return start_swap_out(state, TransferClass::kEvict);
-}
-
-bool SwapEngine::drop(const StorageStatePtr& state) {
-  Lock lock(mutex_);
-  if (!may_leave(*state)) {
-    return false;
-  }
-  resident_.erase(state->order);
-  state->residency_ = Residency::kDropped;
-  state->was_dropped_ = true;
-  state->copy_ = nullptr;
-  free_device_copy(lock, state);
-  return true;
-}
-
-void SwapEngine::restore(const StorageStatePtr& state, c10::Storage storage) {
-  const std::lock_guard lock(mutex_);
-  TORCH_INTERNAL_ASSERT(
-      static_cast<Bytes>(storage.nbytes()) == state->storage_bytes,
-      "torchlms: a replay made ",
-      storage.nbytes(),
-      " bytes where ",
-      state->storage_bytes,
-      " were dropped");
-  if (state->is_discarded_) {
-    return;
-  }
-  device_.add_managed_bytes(state->size_bytes);
-  state->device_copy_ = std::move(storage);
-  state->residency_ = Residency::kDevice;
-  resident_.emplace(state->order, state);
-  changed_.notify_all();
 }
 
 // Requires: mutex_ held.
@@ -249,9 +216,8 @@ bool SwapEngine::try_swap_in(const StorageStatePtr& state) {
 bool SwapEngine::start_swap_in(const StorageStatePtr& state, TransferClass cls) {
   device_.add_managed_bytes(state->size_bytes);
   auto lower_again = c10::make_scope_exit([&] { device_.add_managed_bytes(-state->size_bytes); });
-  c10::DataPtr block = cls == TransferClass::kDemand
-      ? device_.allocate(state->storage_bytes)
-      : device_.try_allocate(state->storage_bytes);
+  c10::DataPtr block = cls == TransferClass::kDemand ? device_.allocate(state->storage_bytes)
+                                                     : device_.try_allocate(state->storage_bytes);
   if (!block) {
     return false;
   }
