@@ -10,6 +10,7 @@ import re
 import bed
 import pytest
 import torch
+from peer_table import rows_of
 from peers import PEERS
 from small_models import case
 from torch.nn import functional as F  # noqa: N812
@@ -57,3 +58,15 @@ def test_a_peer_has_the_plain_gradients_and_no_races_but_known_ones(
     assert [text for text in found if not KNOWN.search(text)] == []
     batch_norm = model == "resnet18" and streams and os.environ.get("EMULATED_CUDA_RACE") == "1"
     assert bool(found) == batch_norm
+
+
+def test_the_table_of_peers_has_bytes_peaks_and_exactness() -> None:
+    plain, *others = rows_of("gpt", case("gpt"))
+    assert plain.method == "plain"
+    assert plain.moved_bytes == 0
+    assert others[0].method == "save_on_cpu"
+    for row in others:
+        assert row.exact
+        assert row.moved_bytes > 0
+        assert row.peak_bytes < plain.peak_bytes
+        assert row.races == 0
