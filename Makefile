@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# make build | demo | test | lint | format | wheel | bench | clean. Every target does its own set-up, in .venv.
+# make build | demo | test | test-cuda-emulated | opscan | zoo | fuzz | lint | format | wheel | bench | clean.
+# Every target does its own set-up, in .venv.
 #
 # TORCHLMS_TORCH  the torch to install, e.g. TORCHLMS_TORCH='torch==2.11.*' (default: the newest)
 # PYTHON          the Python that .venv is made with (default: python3)
@@ -19,9 +20,10 @@ venv_done := $(VENV)/.venv-done
 torch_done := $(VENV)/.torch-$(torch_key)-done
 build_done := $(VENV)/.build-done
 lint_done := $(VENV)/.lint-done
+zoo_done := $(VENV)/.zoo-done
 native := $(shell find csrc include -name '*.h' -o -name '*.cpp') csrc/sources.txt $(wildcard cmake/*.in)
 
-.PHONY: build demo test test-cpp test-python test-cuda-emulated lint format tidy wheel bench clean
+.PHONY: build demo test test-cpp test-python test-cuda-emulated opscan zoo fuzz fuzz-planted lint format tidy wheel bench clean
 .DELETE_ON_ERROR:
 
 build: $(build_done)
@@ -45,6 +47,10 @@ $(build_done): $(torch_done) $(native) setup.py pyproject.toml torchlms/_version
 
 $(lint_done): $(build_done) pyproject.toml
 	$(BIN)/pip install --quiet --no-build-isolation --editable '.[lint]'
+	touch $@
+
+$(zoo_done): $(build_done) pyproject.toml
+	$(BIN)/pip install --quiet --no-build-isolation --editable '.[zoo]'
 	touch $@
 
 demo: build
@@ -75,10 +81,25 @@ test-python: build
 
 # The CUDA backend on the emulated device; SEEDS=50 for more orders of events.
 test-cuda-emulated: build
-	tests/emulated_cuda/run $(BIN)/pytest tests/emulated_cuda tests/python/test_cuda.py
+	[ -e "$${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || \
+	    $(BIN)/pip install --quiet "nvidia-cuda-crt==$$($(BIN)/python -c 'import torch; print(torch.version.cuda)').*"
+	tests/emulated_cuda/run $(BIN)/python -m pytest tests/emulated_cuda tests/python/test_cuda.py
 	cmake -S . -B build/cmake -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	cmake --build build/cmake --parallel $(JOBS) --target cuda_cuda_device_test
 	PYTHON=$(BIN)/python tests/emulated_cuda/run build/cmake/tests/cpp/cuda_cuda_device_test
+
+# All of what the tests look at a part of: PyTorch's op database (10 minutes) and public models (15).
+opscan: build
+	$(BIN)/python tests/cases/opscan.py swap recompute auto
+
+zoo: $(zoo_done)
+	TORCHLMS_ZOO=all $(BIN)/pytest tests/zoo
+
+fuzz: build
+	$(BIN)/python tests/fuzz/fuzz.py --programs 20000
+
+fuzz-planted: build
+	$(BIN)/python tests/fuzz/planted.py
 
 lint: $(lint_done)
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files --show-diff-on-failure

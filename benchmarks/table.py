@@ -34,8 +34,8 @@ from summary import summary_figures, summary_lines
 UNLIMITED = "none"
 LINKS = (UNLIMITED, "400MB/s", "50MB/s")
 QUICK = {
-    "models": ("resnet50-224", "gpt-512", "unet3d", "lstm"),
-    "methods": (CHECKPOINT, SELECTIVE, *POLICIES),
+    "models": ("resnet50-224", "gpt-512", "unet3d"),
+    "methods": (CHECKPOINT, *POLICIES),
     "budgets": (0.6,),
     "links": (UNLIMITED,),
     "steps": 3,

@@ -20,7 +20,8 @@ class TORCHLMS_EXPORT HookFrontend {
   virtual bool may_push() const = 0;
   // Hooks on this thread, the user's own included.
   virtual size_t depth() const = 0;
-  virtual void push() = 0;
+  // Installs ours with `depth` layers, or all there are, below it.
+  virtual void push(size_t depth) = 0;
   // Takes out the layer that push() made, wherever it lies; others stay in their order.
   virtual void remove() = 0;
 };

@@ -14,6 +14,7 @@
 #include <typeinfo>
 
 #include "forked.h"
+#include "recompute/purity.h"
 #include "signature.h"
 
 namespace torchlms {
@@ -28,7 +29,7 @@ struct ThreadScope {
   int num_entries = 0;
   int num_disabled = 0;
   bool has_hooks = false;
-  bool wants_hooks = false; // the tape left a watched program while other hooks lay on the stack
+  bool wants_hooks = false; // has to push them: the tape left a watched program, or a disabled region ended
   size_t stack_size = 0; // of the thread's hook stack at entry
   std::optional<at::CallbackHandle> observer;
   std::vector<OpFrame> frames; // ops that have started; the first num_frames are in use
@@ -66,7 +67,7 @@ const OpName* name_of(const at::RecordFunction& fn) {
       known.op->name = known.overload.empty() ? known.name : known.name + "." + known.overload;
       known.op->signature = signature_of(known.op->name);
       if (const auto handle = c10::Dispatcher::singleton().findSchema(*fn.operator_name())) {
-        known.op->traits.emplace(*handle);
+        known.op->traits = std::make_shared<const OperatorTraits>(*handle);
       }
     }
   }
@@ -74,7 +75,7 @@ const OpName* name_of(const at::RecordFunction& fn) {
 }
 
 void push_hooks() {
-  scope.frontend->push();
+  scope.frontend->push(scope.stack_size); // below what came later, so that each closes in its order
   scope.has_hooks = true;
 }
 
@@ -111,6 +112,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   frame.has_inner = false;
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  if (scope.session->options().demand_of) {
+    frame.arguments.assign(fn.inputs().begin(), fn.inputs().end());
+  }
   const bool ends_go_unseen = !scope.observes_ends;
   if (!scope.tape->op_started(frame, fn.inputs())) {
     if (ends_go_unseen) {
@@ -118,8 +122,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     }
     scope.wants_hooks = true;
   }
-  if (scope.wants_hooks && !scope.has_hooks && scope.frontend->depth() == scope.stack_size) {
-    push_hooks(); // on top of the same stack as at entry: the user's own hooks nest as they did
+  if (scope.wants_hooks && !scope.has_hooks) {
+    push_hooks();
     scope.wants_hooks = false;
   }
   if (scope.tape->mode() == Tape::Mode::kWatching) {
@@ -138,11 +142,20 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   const size_t index = static_cast<StartedOp*>(context)->frame;
   scope.num_frames = std::min(scope.num_frames, index);
   OpFrame& frame = scope.frames[index];
-  if (frame.has_inner || fn.outputs().empty()) {
-    return; // a composite, or an op that failed
-  }
+  const std::vector<c10::IValue> arguments = std::exchange(frame.arguments, {});
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
+  if ((frame.has_inner || fn.outputs().empty()) && !scope.tape->wrote_itself(frame)) {
+    return; // a composite, or an op that failed
+  }
+  if (fn.outputs().empty()) {
+    frame.is_replayable = false;
+    frame.record = nullptr;
+  }
+  frame.demand = Demand::kNone;
+  if (scope.session->options().demand_of && frame.op->traits) {
+    frame.demand = scope.session->demand_of(*frame.op, arguments, fn.outputs());
+  }
   scope.tape->op_ended(frame, fn.outputs());
 }
 
@@ -239,6 +252,7 @@ void exit_scope(const std::shared_ptr<Session>& session) {
     return;
   }
   end_scope();
+  session->rethrow_demand_error();
 }
 
 void abandon_scope() {
@@ -271,7 +285,7 @@ std::unique_ptr<Packed> pack_for_current_scope(const at::Tensor& tensor, bool is
   if (!tape) {
     return nullptr;
   }
-  tape->session().engine().rethrow_error();
+  tape->session().rethrow_error();
   auto packed = is_plain ? tape->pack(tensor, keep) : nullptr;
   if (!packed) {
     tape->count_not_planned("kind of tensor");

@@ -75,7 +75,8 @@ void Program::attach_swaps() {
     if (action.release < trace_.forward_end && ops_until[action.release] < num_all_ops) {
       op_releases_.emplace_back(ops_until[action.release], storage);
     } else {
-      unpack_releases_.emplace_back(unpacks_until[action.release], storage);
+      // At the unpack it stands at, or at the first.
+      unpack_releases_.emplace_back(std::max(unpacks_until[action.release] - 1, 0), storage);
     }
   }
   for (const StorageId storage : plan_.swap_in_order) {
@@ -96,7 +97,7 @@ Program::Ids Program::releases_before_op(int32_t op) const {
   return equal_range(op_releases_, op);
 }
 
-Program::Ids Program::releases_before_unpack(int32_t unpack) const {
+Program::Ids Program::releases_at_unpack(int32_t unpack) const {
   return equal_range(unpack_releases_, unpack);
 }
 

@@ -67,8 +67,8 @@ class TORCHLMS_EXPORT Program {
   using Ids = std::span<const std::pair<int32_t, StorageId>>;
   // Storages whose blocks must be free before op number `op` starts.
   Ids releases_before_op(int32_t op) const;
-  // Storages whose blocks must be free before unpack number `unpack`.
-  Ids releases_before_unpack(int32_t unpack) const;
+  // Storages whose blocks must be free when unpack number `unpack` returns.
+  Ids releases_at_unpack(int32_t unpack) const;
   // The storage of unpack number `unpack`; kNone when the recorded step had fewer.
   StorageId unpacked(int32_t unpack) const {
     return unpack < static_cast<int32_t>(unpacked_.size()) ? unpacked_[unpack] : kNone;

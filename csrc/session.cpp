@@ -188,6 +188,39 @@ std::string Session::describe(Bytes requested) {
   return text;
 }
 
+Demand Session::demand_of(
+    const OpName& op, const std::vector<c10::IValue>& arguments, const std::vector<c10::IValue>& outputs) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (demand_error_) {
+      return Demand::kNone;
+    }
+  }
+  try {
+    return options_.demand_of(op, arguments, outputs);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    demand_error_ = std::current_exception();
+  }
+  return Demand::kNone;
+}
+
+void Session::rethrow_demand_error() {
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    error = std::exchange(demand_error_, nullptr);
+  }
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+void Session::rethrow_error() {
+  rethrow_demand_error();
+  engine_->rethrow_error();
+}
+
 std::string Session::where_the_rest_is() const {
   LowerTiers& tiers = engine_->tiers();
   const Bytes host_budget = tiers.host().budget_bytes();
@@ -244,6 +277,10 @@ std::vector<std::pair<int, std::string>> Session::take_log() {
   return std::exchange(log_, {});
 }
 
+const char* Session::policy_name() const {
+  return options_.demand_of ? "policy_fn" : to_string(options_.policy);
+}
+
 bool Session::finish_open_steps() {
   std::vector<TapePtr> alive;
   {
@@ -271,7 +308,7 @@ bool Session::finish_open_steps() {
 
 TapePtr Session::open_tape() {
   const bool overlaps = finish_open_steps();
-  engine_->rethrow_error();
+  rethrow_error();
   if (is_off()) {
     const std::lock_guard lock(mutex_);
     device_.take_peaks();

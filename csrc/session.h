@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,10 +24,15 @@ namespace torchlms {
 enum class Policy : uint8_t { kAuto, kSwap, kRecompute, kHybrid, kOff };
 TORCHLMS_EXPORT const char* to_string(Policy policy);
 
+// The user's policy function: what it demands for the outputs of an op that has returned. May throw.
+using DemandFn = std::function<Demand(
+    const OpName& op, const std::vector<c10::IValue>& arguments, const std::vector<c10::IValue>& outputs)>;
+
 struct SessionOptions {
   std::string name; // for messages: the settings as the user wrote them
   c10::Device device = c10::kCPU;
   Policy policy = Policy::kAuto;
+  DemandFn demand_of; // binds the policy; empty: nothing is demanded
   Bytes budget_bytes = 0; // 0: as little as possible
   Bytes host_budget_bytes = 0; // of host memory for copies, where the device has memory of its own
   bool pin_memory = true; // page-locked
@@ -102,6 +106,14 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   // Throws a disk error out of an allocation in the form that the frontend can pass through ops.
   static void set_disk_error_thrower(void (*thrower)(const DiskError&));
 
+  // Asks the policy function, as ops cannot throw: what it throws comes out of the next rethrow_*error(), and
+  // until then it is asked no more.
+  Demand demand_of(
+      const OpName& op, const std::vector<c10::IValue>& arguments, const std::vector<c10::IValue>& outputs);
+  void rethrow_demand_error();
+  // Throws what went wrong since the last call, in the policy function or in a transfer.
+  void rethrow_error();
+
   // For Tape.
   void note_peak(Bytes held);
   void note_external(const c10::Storage& storage);
@@ -115,6 +127,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   void apply_budget();
   bool reclaim(Bytes needed);
   std::string describe(Bytes requested);
+  const char* policy_name() const;
   std::string where_the_rest_is() const;
   bool finish_open_steps(); // whether a forward pass has had no backward yet
 
@@ -144,6 +157,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
+  std::exception_ptr demand_error_;
   std::vector<std::weak_ptr<Tape>> tapes_; // with an open scope or live handles
   std::vector<Tape::Outcome> finished_; // steps nobody has learnt from yet
   struct Recorded {
@@ -162,7 +176,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   bool knows_out_cost_ = false;
   bool knows_in_cost_ = false;
   std::map<uint64_t, std::vector<double>> measured_us_; // by signature: executed steps under its plan
-  std::set<uint64_t> replanned_; // signatures whose plan was corrected once
+  std::map<uint64_t, int> num_replans_; // by Trace::signature()
   int64_t num_steps_ = 0;
   int64_t num_captures_ = 0; // scopes in which the device recorded the work instead of doing it
   Bytes planned_waste_ = 0; // of the budget, that the plans leave to fragmentation
@@ -172,6 +186,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   int num_joined_ = 0;
   double plan_us_ = 0; // spent on the plan that applies now
   std::shared_ptr<const Trace> latest_trace_;
+  std::vector<Tape::ReplayRecord> replays_; // of the last step
   std::vector<std::pair<double, Bytes>> memory_; // of the step that ended last
   double forward_us_ = 0;
   int64_t link_start_us_ = 0;

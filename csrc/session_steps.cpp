@@ -15,7 +15,8 @@ namespace torchlms {
 namespace {
 
 constexpr size_t kMostPrograms = 8;
-constexpr double kTolerance = 0.05; // a plan whose time is further off is made once more
+constexpr double kTolerance = 0.05; // a plan whose time is further off is made anew
+constexpr int kMostReplans = 2; // of one program
 constexpr Bytes kEnoughBytes = Bytes{32} << 20; // transfers that a bandwidth can be told from
 
 PlanPolicy plan_policy(Policy policy) {
@@ -104,14 +105,17 @@ void Session::learn(Tape::Outcome& outcome) {
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
     return;
   }
-  // The first executed step still pays for first touches; the second tells how good the prediction is.
+  // The recorded step pays for first touches and for kernels that are made at their first use, so the first
+  // executed one knows the times better; the second of a plan tells how good its prediction is.
   const auto& measured = measured_us_[outcome.trace.signature()];
   const double predicted = outcome.followed->plan().predicted_step_us;
   const bool is_off = std::abs(measured.back() - predicted) > kTolerance * predicted;
   outcome.trace.backward_peak_node =
       outcome.followed->trace().backward_peak_node; // named while recording only
-  if (measured.size() == 2 && is_off && !has_loaded_plan_ && !given_costs_ &&
-      replanned_.insert(outcome.trace.signature()).second) {
+  int& num_replans = num_replans_[outcome.trace.signature()];
+  const bool may_tell = measured.size() == 2 || (measured.size() == 1 && num_replans == 0);
+  if (may_tell && is_off && !has_loaded_plan_ && !given_costs_ && num_replans < kMostReplans) {
+    ++num_replans;
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
   }
 }
@@ -165,7 +169,7 @@ void Session::publish(const Tape::Outcome& outcome) {
   }
   report.step = num_steps_;
   report.state = outcome.followed ? "executing" : "recording";
-  report.policy = to_string(options_.policy);
+  report.policy = policy_name();
   report.peak_bytes = std::max<Bytes>(report.peak_bytes, step_peak_ + external_bytes_);
   const Trace& trace = outcome.was_watched ? outcome.followed->trace() : outcome.trace;
   if (outcome.is_complete || outcome.was_watched) {
@@ -192,6 +196,9 @@ void Session::publish(const Tape::Outcome& outcome) {
     report.lower_bound_us = plan.lower_bound_us;
     report.floor_bytes = plan.floor_bytes;
     report.floor_op = plan.floor_op;
+    if (plan.num_unmet_demands > 0) {
+      report.not_planned["demanded by policy_fn, and cannot be"] += plan.num_unmet_demands;
+    }
     const auto measured = measured_us_.find(outcome.followed->trace().signature());
     if (measured != measured_us_.end()) {
       report.measured_step_us = median(measured->second);
@@ -200,6 +207,7 @@ void Session::publish(const Tape::Outcome& outcome) {
     report.measured_step_us = outcome.step_us + outcome.stall_us;
   }
   memory_ = outcome.memory;
+  replays_ = outcome.replays;
   forward_us_ = outcome.forward_us;
   link_start_us_ = outcome.link_start_us;
   link_records_ = engine_->link().take_records();
@@ -240,7 +248,7 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
   request.policy = plan_policy(options_.policy);
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
-  const bool has_room = !options_.verify && !passes_overlap_ &&
+  const bool has_room = !options_.verify && !passes_overlap_ && !options_.demand_of &&
       static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
   if (!has_room) {
     measure_link();
@@ -317,7 +325,7 @@ Report Session::report() {
     report.not_planned["CUDA graph capture"] += num_captures_;
   }
   if (report.policy.empty()) {
-    report.policy = to_string(options_.policy);
+    report.policy = policy_name();
   }
   return report;
 }
@@ -357,6 +365,15 @@ std::string Session::timeline_json() {
         .value(record.start_us - link_start_us_)
         .value(record.end_us - link_start_us_)
         .value(record.bytes)
+        .end_array();
+  }
+  json.end_array().key("replays").begin_array();
+  for (const Tape::ReplayRecord& replay : replays_) {
+    json.begin_array()
+        .value("recompute")
+        .value(replay.start_us)
+        .value(replay.end_us)
+        .value(replay.bytes)
         .end_array();
   }
   json.end_array().end_object();

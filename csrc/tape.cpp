@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "recompute/each_tensor.h"
+#include "recompute/op_record.h"
 #include "session.h"
 #include "signature.h"
 
@@ -106,6 +107,7 @@ bool Tape::is_plain(const at::Tensor& tensor) const {
 
 bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
   States to_wait;
+  std::vector<StorageId> endangered;
   bool stays = true;
   {
     const std::lock_guard lock(mutex_);
@@ -132,17 +134,23 @@ bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
     if (mode_ == Mode::kFollowing) {
       collect(program_->releases_before_op(num_ops_), to_wait);
     }
+    for (const ValueId value : frame.written) {
+      add_readers(recorder_.trace().values[value].storage, endangered);
+    }
   }
   for (const StorageStatePtr& state : to_wait) {
     engine_.wait_swapped_out(state); // orders the end of the copy before the next op's allocations
   }
+  rebuild_before_write(endangered);
   note_device_time(&DeviceTimes::op_starts);
+  frame.start_stall_us = engine_.stall_us();
   frame.start = std::chrono::steady_clock::now();
   return stays;
 }
 
 void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
-  const std::chrono::duration<double, std::micro> duration = std::chrono::steady_clock::now() - frame.start;
+  const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - frame.start;
+  const double duration_us = std::max(0.0, elapsed.count() - (engine_.stall_us() - frame.start_stall_us));
   States to_wait;
   Bytes margin = -1;
   {
@@ -169,12 +177,13 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
     sample_memory(&base, &base_peak);
     recorder_.add_op(
         {.name = frame.op->name,
-         .signature = mix(frame.signature, running_packs_),
-         .duration_us = duration.count(),
+         .signature = mix(frame.signature, running_packs_ + static_cast<uint64_t>(frame.demand)),
+         .duration_us = duration_us,
          .inputs = frame.inputs,
          .outputs = frame.outputs,
          .written = frame.written,
-         .is_replayable = frame.is_replayable},
+         .is_replayable = frame.is_replayable,
+         .demand = frame.demand},
         last_event_us_,
         base,
         base_peak);

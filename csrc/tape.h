@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
 #include <c10/util/flat_hash_map.h>
 #include <chrono>
 #include <deque>
@@ -17,7 +16,7 @@
 #include "export.h"
 #include "packed.h"
 #include "program.h"
-#include "recompute/op_record.h"
+#include "recompute/op_record_fwd.h"
 #include "swap/swap_engine.h"
 #include "trace/recorder.h"
 
@@ -29,20 +28,24 @@ class Session;
 struct OpName {
   std::string name; // "aten::convolution"
   uint64_t signature = 0;
-  std::optional<OperatorTraits> traits; // unless the dispatcher does not know it
+  std::shared_ptr<const OperatorTraits> traits; // unless the dispatcher does not know it
 };
 
 // An op that has started and not ended. Reused, so that steady state allocates nothing.
 struct OpFrame {
   const OpName* op = nullptr;
   bool has_inner = false; // contained another op above autograd: a composite, not recorded
+  OpId first_op = 0; // recorded from its start on
   uint64_t signature = 0;
   std::chrono::steady_clock::time_point start;
+  double start_stall_us = 0; // its allocations may wait for the link, which is no time of its own
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
   std::vector<ValueId> written; // at first the arguments that it writes, as they were before
   bool is_replayable = false;
   std::shared_ptr<OpRecord> record; // where the plan may want to run it again
+  std::vector<c10::IValue> arguments; // only where a policy function is to be asked
+  Demand demand = Demand::kNone; // its answer
 };
 
 // How a dropped storage is made again. Immutable.
@@ -85,6 +88,10 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   // ... has returned. Not for composites nor failed ops.
   void op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs);
 
+  // Whether an op that contained others, or returned nothing, wrote an argument by itself: autograd copies
+  // what some in-place ops overwrite, and that copy is an op too.
+  bool wrote_itself(const OpFrame& frame) const;
+
   // An op that is no part of the trace (gradients are off) writes the arguments that `traits` says.
   void note_unseen_write(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> inputs);
 
@@ -112,6 +119,12 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   bool has_other_readers(StorageId id, const c10::Storage& storage) const;
   void handle_died(StorageId id);
 
+  // When a storage was made again. Wall times in microseconds since scope entry.
+  struct ReplayRecord {
+    double start_us = 0;
+    double end_us = 0;
+    Bytes bytes = 0;
+  };
   // What the session learns when a step ends.
   struct Outcome {
     Trace trace;
@@ -127,6 +140,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
     double stall_us = 0;
     double recompute_us = 0;
     std::map<std::string, int64_t> not_planned;
+    std::vector<ReplayRecord> replays; // in their order
     std::vector<std::pair<double, Bytes>> memory; // per event: wall time, highest held since the last
     int64_t link_start_us = 0; // of the scope entry on the link's clock
     double forward_us = 0;
@@ -134,8 +148,9 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   };
 
  private:
+  // Told apart by version and place, not by TensorImpl: a view that the program makes anew may or may not get
+  // the address of the one before it.
   struct KnownValue {
-    const c10::TensorImpl* impl;
     c10::VariableVersion counter;
     uint32_t version;
     Bytes offset;
@@ -157,6 +172,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
     bool is_kept = false; // by the user's wish
     bool was_swapped = false;
     bool was_dropped = false;
+    OpId last_written = kNone; // by that op
     bool is_opaque = false; // written by something that is no op of the trace
     Bytes size_bytes = 0;
     Bytes packed_bytes = 0;
@@ -173,6 +189,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   bool is_plain(const at::Tensor& tensor) const;
   StorageId id_of(const at::Tensor& tensor);
   ValueId value_of(const at::Tensor& tensor, OpId producer);
+  bool has_version(StorageId id, uint32_t version) const; // some value of the storage is known at it
 
   // All below: mutex_ held.
   double now_us() const;
@@ -191,12 +208,13 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   void prefetch_reactive(StorageId current);
   bool swap_in_now(StorageId id);
   void read_arguments(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs);
-  void find_written(OpFrame& frame) const;
+  void find_written(OpFrame& frame);
   void record_ends();
   void capture(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs);
   void drop(StorageId id);
   std::shared_ptr<Rebuild> rebuild_of(StorageId id);
   std::vector<StorageId> dropped_closure(StorageId id) const;
+  void add_readers(StorageId leaf, std::vector<StorageId>& readers) const;
   void release_need(StorageId id, Doomed& doomed);
   void release_if_unwanted(StorageId id, Doomed& doomed);
   void release_idle(Doomed& doomed);
@@ -207,6 +225,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   // mutex_ not held.
   void rebuild(StorageId id, const SwapEngine::InterruptFn& interrupt);
   void rebuild_one(StorageId id, const SwapEngine::InterruptFn& interrupt);
+  void rebuild_before_write(const std::vector<StorageId>& readers);
   void replay(const Rebuild& rebuild, Storages& storages) const;
   void discard(const Doomed& doomed);
   void note_device_time(void (DeviceTimes::*what)());
@@ -253,6 +272,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   Bytes prefetch_window_ = Bytes{8} << 20; // doubles when a swap-in is late, shrinks when it is not
   Bytes largest_bytes_ = 0; // of a managed storage
   std::map<std::string, int64_t> not_planned_;
+  std::vector<ReplayRecord> replays_;
   std::vector<std::pair<double, Bytes>> memory_; // per event
 };
 using TapePtr = std::shared_ptr<Tape>;

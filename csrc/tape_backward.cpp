@@ -26,7 +26,7 @@ c10::Storage Tape::unpack(
     }
     if (mode_ == Mode::kFollowing) {
       if (program_->unpacked(num_unpacks_) == id) {
-        collect(program_->releases_before_unpack(num_unpacks_), to_wait);
+        collect(program_->releases_at_unpack(num_unpacks_), to_wait);
       } else {
         leave_program("backward");
       }
@@ -37,6 +37,12 @@ c10::Storage Tape::unpack(
     if (residency == Residency::kSwappedOut) {
       engine_.try_swap_in(state); // before the prefetches take the memory
     }
+  }
+  for (const StorageStatePtr& releasing : to_wait) {
+    engine_.wait_swapped_out(releasing); // the memory that the prefetches and the node take
+  }
+  {
+    const std::lock_guard lock(mutex_);
     if (mode_ == Mode::kFollowing) {
       prefetch_planned();
     } else if (mode_ == Mode::kReactive) {
@@ -44,9 +50,6 @@ c10::Storage Tape::unpack(
                                  : std::max(prefetch_window_ - prefetch_window_ / 16, largest_bytes_);
       prefetch_reactive(id);
     }
-  }
-  for (const StorageStatePtr& releasing : to_wait) {
-    engine_.wait_swapped_out(releasing);
   }
   if (engine_.residency(state) == Residency::kDropped) {
     rebuild(id, interrupt);
@@ -194,6 +197,7 @@ Tape::Outcome Tape::take_outcome() {
   outcome.stall_us = engine_.stall_us() - start_stall_us_;
   outcome.recompute_us = recompute_us_;
   outcome.not_planned = std::move(not_planned_);
+  outcome.replays = std::move(replays_);
   outcome.memory = std::move(memory_);
   outcome.link_start_us = start_link_us_;
   return outcome;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "recompute/each_tensor.h"
+#include "recompute/op_record.h"
 #include "session.h"
 #include "tape.h"
 
@@ -169,6 +170,7 @@ void Tape::rebuild_one(StorageId id, const SwapEngine::InterruptFn& interrupt) {
   engine_.restore(state, std::move(storages.at(id)));
   storages.clear(); // before the needs end: what nobody needs then can go at once
   const std::chrono::duration<double, std::micro> elapsed = Clock::now() - start;
+  const std::chrono::duration<double, std::micro> since_entry = start - start_;
   Doomed doomed;
   {
     const std::lock_guard lock(mutex_);
@@ -176,6 +178,7 @@ void Tape::rebuild_one(StorageId id, const SwapEngine::InterruptFn& interrupt) {
     // Temporaries belong to the replay, not to the program's own bytes.
     replay_peak_ = std::max(replay_peak_, device_.take_peaks().held);
     session_->note_peak(replay_peak_);
+    replays_.push_back({since_entry.count(), since_entry.count() + elapsed.count(), slots_[id].size_bytes});
     slots_[id].rebuild = nullptr;
     for (const StorageId leaf : rebuild->region->leaves) {
       release_need(leaf, doomed);
@@ -247,22 +250,51 @@ void Tape::release_idle(Doomed& doomed) {
 }
 
 void Tape::note_unseen_write(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> inputs) {
-  const std::lock_guard lock(mutex_);
-  if (mode_ == Mode::kWatching || forward_ended_ || recorder_.is_backward()) {
+  std::vector<StorageId> endangered;
+  {
+    const std::lock_guard lock(mutex_);
+    if (mode_ == Mode::kWatching || forward_ended_ || recorder_.is_backward()) {
+      return;
+    }
+    const uint64_t written = written_args(traits, inputs);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (i < 64 && (written >> i & 1) == 0) {
+        continue;
+      }
+      for_each_tensor(inputs[i], [&](int, const at::Tensor& tensor) {
+        if (is_plain(tensor)) {
+          const StorageId id = id_of(tensor);
+          slots_[id].is_opaque = true;
+          recorder_.set_opaque(id);
+          add_readers(id, endangered);
+        }
+      });
+    }
+  }
+  rebuild_before_write(endangered);
+}
+
+// The dropped storages whose replays read it. Requires: mutex_ held.
+void Tape::add_readers(StorageId leaf, std::vector<StorageId>& readers) const {
+  if (slots_[leaf].num_needs == 0) {
     return;
   }
-  const uint64_t written = written_args(traits, inputs);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (i < 64 && (written >> i & 1) == 0) {
-      continue;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const auto& rebuild = slots_[i].rebuild;
+    if (rebuild && std::binary_search(rebuild->region->leaves.begin(), rebuild->region->leaves.end(), leaf)) {
+      readers.push_back(static_cast<StorageId>(i));
     }
-    for_each_tensor(inputs[i], [&](int, const at::Tensor& tensor) {
-      if (is_plain(tensor)) {
-        const StorageId id = id_of(tensor);
-        slots_[id].is_opaque = true;
-        recorder_.set_opaque(id);
-      }
-    });
+  }
+}
+
+// A step that differs from the planned one writes what replays would read. Requires: mutex_ not held.
+void Tape::rebuild_before_write(const std::vector<StorageId>& readers) {
+  for (const StorageId id : readers) {
+    try {
+      rebuild(id, {});
+    } catch (const std::exception&) {
+      // No memory for it now: backward refuses to replay what was changed.
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "recompute/each_tensor.h"
+#include "recompute/op_record.h"
 #include "session.h"
 #include "signature.h"
 #include "tape.h"
@@ -20,6 +21,15 @@ Bytes span_bytes(const at::Tensor& tensor) {
     last += (tensor.size(i) - 1) * tensor.stride(i);
   }
   return (last + 1) * static_cast<Bytes>(tensor.itemsize());
+}
+
+c10::VariableVersion counter_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? c10::VariableVersion() : tensor.unsafeGetTensorImpl()->version_counter();
+}
+
+uint32_t version_of(const at::Tensor& tensor) {
+  const c10::VariableVersion counter = counter_of(tensor);
+  return counter.enabled() ? counter.current_version() : 0;
 }
 
 } // namespace
@@ -43,22 +53,30 @@ StorageId Tape::id_of(const at::Tensor& tensor) {
   return entry->second;
 }
 
+bool Tape::has_version(StorageId id, uint32_t version) const {
+  const auto& values = slots_[id].values;
+  return std::any_of(
+      values.begin(), values.end(), [version](const KnownValue& value) { return value.version == version; });
+}
+
 ValueId Tape::value_of(const at::Tensor& tensor, OpId producer) {
   const StorageId id = id_of(tensor);
-  const auto* impl = tensor.unsafeGetTensorImpl();
-  const c10::VariableVersion counter =
-      tensor.is_inference() ? c10::VariableVersion() : impl->version_counter();
-  const uint32_t version = counter.enabled() ? counter.current_version() : 0;
+  const c10::VariableVersion counter = counter_of(tensor);
+  const uint32_t version = version_of(tensor);
   const Bytes offset = tensor.storage_offset() * static_cast<Bytes>(tensor.itemsize());
   const Bytes size = span_bytes(tensor);
   auto& values = slots_[id].values;
   for (auto value = values.rbegin(); value != values.rend(); ++value) {
-    if (value->impl == impl && value->version == version && value->offset == offset && value->size == size) {
+    if (value->version == version && value->offset == offset && value->size == size) {
       return value->id;
     }
   }
+  if (producer == kNone && !values.empty() && !has_version(id, version)) {
+    slots_[id].is_opaque = true; // written by no op that we saw
+    recorder_.set_opaque(id);
+  }
   const ValueId value = recorder_.add_value(id, offset, size, static_cast<int32_t>(version), producer);
-  values.push_back({impl, counter, version, offset, size, value});
+  values.push_back({counter, version, offset, size, value});
   return value;
 }
 
@@ -68,6 +86,7 @@ void Tape::read_arguments(OpFrame& frame, c10::ArrayRef<const c10::IValue> input
   const uint64_t written = traits ? written_args(*traits, inputs) : 0;
   frame.inputs.clear();
   frame.written.clear();
+  frame.first_op = num_ops_;
   frame.record = nullptr;
   frame.is_replayable = traits && torchlms::is_replayable(*traits, inputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -84,13 +103,15 @@ void Tape::read_arguments(OpFrame& frame, c10::ArrayRef<const c10::IValue> input
       }
     });
   }
-  if (mode_ == Mode::kFollowing && frame.is_replayable && program_->captures(num_ops_)) {
+  // An op that writes in place may first copy what it writes, and then be the op after the copy.
+  const bool may_be_next = written != 0 && program_ && program_->captures(num_ops_ + 1);
+  if (mode_ == Mode::kFollowing && frame.is_replayable && (program_->captures(num_ops_) || may_be_next)) {
     capture(frame, inputs);
   }
 }
 
 // The outputs on storages that it made, and on those that it wrote; the latter at last where it returns none.
-void Tape::find_written(OpFrame& frame) const {
+void Tape::find_written(OpFrame& frame) {
   const auto& values = recorder_.trace().values;
   const auto is_on = [&values](const std::vector<ValueId>& among, StorageId storage) {
     return std::any_of(
@@ -109,6 +130,21 @@ void Tape::find_written(OpFrame& frame) const {
       frame.written.push_back(argument);
     }
   }
+  for (const ValueId value : frame.written) {
+    slots_[values[value].storage].last_written = num_ops_;
+  }
+}
+
+bool Tape::wrote_itself(const OpFrame& frame) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(frame.written.begin(), frame.written.end(), [&](ValueId argument) {
+    const Slot& slot = slots_[recorder_.trace().values[argument].storage];
+    const auto before = std::find_if(slot.values.begin(), slot.values.end(), [&](const KnownValue& value) {
+      return value.id == argument;
+    });
+    return before != slot.values.end() && before->counter.enabled() &&
+        before->counter.current_version() != before->version && slot.last_written < frame.first_op;
+  });
 }
 
 // What only the end of the step tells of its values and storages.

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, cast
 
 import torch
+from torch.utils.checkpoint import CheckpointPolicy
 
 from torchlms.fields import READERS
 from torchlms.plan_file import PlanFile
 
+PolicyFn = Callable[..., CheckpointPolicy | bool]
 Policy = Literal["auto", "swap", "recompute", "hybrid", "off"]
 PathLike = str | os.PathLike[str]
 
@@ -21,7 +23,7 @@ class Fields(TypedDict, total=False):
     """The keywords of `offload` and `wrap`: every field of Config, none required."""
 
     budget: int | float | str
-    policy: Policy
+    policy: Policy | PolicyFn
     device: str | torch.device | None
     host_budget: int | str | None
     pin_memory: bool
@@ -51,10 +53,13 @@ class Config:
     """Bytes that tensors may hold on the device: an int, text ("20GiB", "20 GB"), a float fraction
     of the device in (0, 1], "auto" (what is held, and 0.9 of what is available at first use shared
     by the processes of this machine), or "min" (as little as possible). Lower: more traffic."""
-    policy: Policy = "auto"
+    policy: Policy | PolicyFn = "auto"
     """"auto" (the best plan). Single ways to make one: "swap" (copy to the slower tier),
     "recompute" (run again, and copy only what cannot be), "hybrid" (copy, and turn to running
-    again by decreasing swap volume). "off": moves nothing, only counts."""
+    again by decreasing swap volume). "off": moves nothing, only counts. Or a function as selective
+    checkpointing takes it, `policy_fn(ctx, op, *args, **kwargs) -> CheckpointPolicy`, asked about
+    every differentiable op of the forward pass: its MUST_* answers bind "auto" (MUST_SAVE: never
+    run again; MUST_RECOMPUTE: run again; MUST_CPU_OFFLOAD: copied), its PREFER_* ones do not."""
     device: str | torch.device | None = None
     """The device whose memory is bounded: "cpu", "cuda", "cuda:1". None: that of a wrapped module's
     parameters; for `offload`, the current GPU once the process uses CUDA, else the CPU."""

@@ -23,7 +23,7 @@ def cuda_missing() -> str:
 
 def current() -> str:
     """The current GPU once this process uses CUDA, else the CPU."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "cpu"
     if cuda_missing():
         _warn_cpu_only()
@@ -33,7 +33,8 @@ def current() -> str:
 
 def may_become_cuda() -> bool:
     """Whether `current` may be a GPU later although it is none now."""
-    return not torch.cuda.is_initialized() and not cuda_missing() and torch.cuda.is_available()
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return not is_used and not cuda_missing() and torch.cuda.is_available()
 
 
 def all_of_this_machine() -> list[str]:

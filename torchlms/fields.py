@@ -98,10 +98,20 @@ def read_rate(name: str, value: object) -> float | None:
     return float(number)
 
 
-def read_policy(name: str, value: object) -> str:
+def read_policy_name(name: str, value: object) -> str:
     if value not in POLICIES:
         raise bad_value(name, value, "is not a policy", ", ".join(map(repr, POLICIES)))
     return str(value)
+
+
+def read_policy(name: str, value: object) -> str | Callable[..., object]:
+    if callable(value) and not isinstance(value, type):
+        return value
+    try:
+        return read_policy_name(name, value)
+    except ValueError:
+        forms = f"{', '.join(map(repr, POLICIES))}, or a function (ctx, op, *args, **kwargs)"
+        raise bad_value(name, value, "is not a policy", forms) from None
 
 
 def read_bool(name: str, value: object) -> bool:

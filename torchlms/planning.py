@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchlms import _C
-from torchlms.fields import bad_value, read_budget, read_path, read_policy
+from torchlms.fields import bad_value, read_budget, read_path, read_policy_name
 from torchlms.plan_file import TraceFile
 from torchlms.settings import budget_bytes, default_disk_path
 from torchlms.units import format_bytes, format_rate, format_us, parse_rate
@@ -172,7 +172,7 @@ def forecast(
         OSError: a disk folder that cannot be used.
     """
     asked_bytes = _read_budget(budget)
-    if read_policy("policy", policy) == "off":
+    if read_policy_name("policy", policy) == "off":
         forms = "'auto', 'swap', 'recompute', 'hybrid'"
         raise bad_value("policy", policy, "plans nothing", forms)
     folder = read_path("disk_path", disk_path)

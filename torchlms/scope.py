@@ -34,6 +34,14 @@ def is_traced() -> bool:
     )
 
 
+def is_checkpointed() -> bool:
+    """Whether a non-reentrant torch.utils.checkpoint takes what is saved here and now. It runs its
+    region again in backward, where it must find the same tensors saved as in forward: a scope that
+    begins inside the region would hide them one time and not the other."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint"
+
+
 class Scope(abc.ABC):
     """A context manager whose `_open` and `_close` come in pairs on one thread.
 
@@ -131,7 +139,7 @@ class SessionScope(Scope):
 
     def _applies(self) -> bool:
         # Without gradients nothing is saved for a backward pass.
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or is_checkpointed():
             return False
         if sessions.is_forked_child():
             _warn_forked_child()

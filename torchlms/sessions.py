@@ -5,6 +5,7 @@ every iteration finds the plan of the last one."""
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 from collections import OrderedDict
@@ -12,6 +13,7 @@ from collections import OrderedDict
 import torch
 
 from torchlms import _C
+from torchlms.policy_fn import ask
 from torchlms.progress import ProgressLine, is_wanted
 from torchlms.settings import Settings
 
@@ -54,6 +56,7 @@ def _make(settings: Settings) -> _C.Session:
         device=settings.device,
         budget_bytes=settings.budget_bytes,
         policy=settings.policy,
+        ask_policy=settings.policy_fn and functools.partial(ask, settings.policy_fn),
         host_budget=settings.host_budget,
         pin_memory=settings.pin_memory,
         disk_path=settings.disk_path,

@@ -11,7 +11,7 @@ import shutil
 import warnings
 
 from torchlms import _C, devices
-from torchlms.config import Config, read_fields
+from torchlms.config import Config, PolicyFn, read_fields
 from torchlms.errors import DiskError
 from torchlms.fields import BUDGET_FORMS, bad_value
 from torchlms.plan_file import PlanFile
@@ -31,6 +31,8 @@ class Settings:
     budget_bytes: int
     """0 for "min"."""
     policy: str
+    policy_fn: PolicyFn | None
+    """Binds the policy."""
     device: str
     host_budget: int
     """0 on a CPU."""
@@ -46,7 +48,8 @@ class Settings:
 
     def __str__(self) -> str:
         budget = f"{self.budget_bytes} bytes" if self.budget_bytes else "min"
-        parts = [f"budget={budget}", f"policy={self.policy}"]
+        name = getattr(self.policy_fn, "__qualname__", repr(self.policy_fn))
+        parts = [f"budget={budget}", f"policy={name if self.policy_fn else self.policy}"]
         if self.device != "cpu":
             parts += [f"device={self.device}", f"host_budget={format_bytes(self.host_budget)}"]
             parts += [] if self.pin_memory else ["pin_memory=False"]
@@ -90,7 +93,8 @@ def resolve(config: Config, device: str | None = None) -> tuple[Settings, bool |
         _warn_disk_is_memory(disk_path)
     settings = Settings(
         budget_bytes=budget_bytes(budget, device),
-        policy=values["policy"],
+        policy="auto" if callable(values["policy"]) else values["policy"],
+        policy_fn=values["policy"] if callable(values["policy"]) else None,
         device=device,
         host_budget=host_budget_bytes(values["host_budget"], device),
         pin_memory=values["pin_memory"],

@@ -148,9 +148,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("exact", "times"))
     parser.add_argument("--out", required=True)
-    parser.add_argument(
-        "--scale", type=int, help="size of the models; default: 1 or 4"
-    )
+    parser.add_argument("--scale", type=int, help="size of the models; default: 1 or 4")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True

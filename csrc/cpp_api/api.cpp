@@ -2,7 +2,9 @@
 #include <torchlms/torchlms.h>
 
 #include <ATen/core/Tensor.h>
+#include <algorithm>
 #include <c10/core/GradMode.h>
+#include <cctype>
 #include <utility>
 
 #include "cpp_api/engine.h"
@@ -12,6 +14,7 @@
 #include "forked.h"
 #include "hooks.h"
 #include "program.h"
+#include "recompute/purity.h"
 #include "session.h"
 
 namespace torchlms::v1 {
@@ -103,6 +106,23 @@ const at::Tensor& keep(const at::Tensor& tensor) {
     tape->keep(tensor);
   }
   return tensor;
+}
+
+void recomputable(const std::string& op_name) {
+  const auto is_word = [](const std::string& text) {
+    return !text.empty() &&
+        std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+  };
+  const auto colons = op_name.find("::");
+  const std::string name = colons == std::string::npos ? "" : op_name.substr(colons + 2);
+  const auto dot = name.find('.');
+  if (!is_word(op_name.substr(0, colons)) || !is_word(name.substr(0, dot)) ||
+      (dot != std::string::npos && !is_word(name.substr(dot + 1)))) {
+    throw std::invalid_argument(
+        "torchlms: recomputable(\"" + op_name +
+        "\") is not the name of an operator; expected \"ns::op\" or \"ns::op.overload\"");
+  }
+  allow_replay(op_name);
 }
 
 // Only what nobody but autograd holds is ever moved: a reference is enough.

@@ -79,7 +79,7 @@ class CppHooks final : public HookFrontend {
   size_t depth() const override {
     return has_hooks ? 1 : 0;
   }
-  void push() override {
+  void push(size_t /*depth*/) override {
     has_hooks = true;
   }
   void remove() override {

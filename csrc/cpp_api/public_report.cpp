@@ -12,7 +12,7 @@ namespace torchlms {
 namespace {
 
 v1::Report::Link public_link(const Report::LinkUse& use) {
-  return {use.bytes, use.busy_us, use.bandwidth_bytes_per_s, use.late};
+  return {use.bytes, use.busy_us, use.bandwidth_bytes_per_s, use.late, use.wait_us_p50, use.wait_us_p99};
 }
 
 std::string milliseconds(double us) {

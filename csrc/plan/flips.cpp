@@ -2,6 +2,7 @@
 #include "plan/flips.h"
 
 #include <algorithm>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -64,7 +65,7 @@ bool turn(Workbench& bench, Design& design, Bytes level, std::span<const Storage
 bool turn_swaps(Workbench& bench, Design& design, Bytes level, int num_trials) {
   std::vector<StorageId> swapped;
   for (const StorageId id : largest_first(bench, design)) {
-    if (design.kinds[id] == ActionKind::kSwap && bench.regions().of(id) != nullptr) {
+    if (design.kinds[id] == ActionKind::kSwap && bench.may_be(id, ActionKind::kRecompute)) {
       swapped.push_back(id);
     }
   }
@@ -82,7 +83,7 @@ bool flip_each(Workbench& bench, Design& design, Bytes level, size_t first, int 
   for (size_t i = 0; i < largest.size(); ++i) {
     const StorageId id = largest[(first + i) % largest.size()];
     for (const ActionKind kind : {ActionKind::kKeep, ActionKind::kRecompute, ActionKind::kSwap}) {
-      if (design.kinds[id] == kind || (kind == ActionKind::kRecompute && bench.regions().of(id) == nullptr)) {
+      if (design.kinds[id] == kind || !bench.may_be(id, kind)) {
         continue;
       }
       if (num_trials-- <= 0) {
@@ -90,6 +91,42 @@ bool flip_each(Workbench& bench, Design& design, Bytes level, size_t first, int 
       }
       Design trial = design;
       trial.kinds[id] = kind;
+      has_improved |= bench.try_design(design, std::move(trial), level);
+    }
+  }
+  return has_improved;
+}
+
+bool flip_alike(Workbench& bench, Design& design, Bytes level, int num_trials) {
+  const Trace& trace = bench.trace();
+  std::map<std::pair<Bytes, int32_t>, std::vector<StorageId>> kinds;
+  for (const StorageId id : largest_first(bench, design)) {
+    kinds[{trace.storages[id].size_bytes, bench.maker(id)}].push_back(id);
+  }
+  std::vector<const std::vector<StorageId>*> by_bytes;
+  for (const auto& [kind, alike] : kinds) {
+    if (alike.size() > 1) {
+      by_bytes.push_back(&alike);
+    }
+  }
+  const auto bytes = [&trace](const std::vector<StorageId>* alike) {
+    return trace.storages[alike->front()].size_bytes * static_cast<Bytes>(alike->size());
+  };
+  std::stable_sort(
+      by_bytes.begin(), by_bytes.end(), [&](const auto* a, const auto* b) { return bytes(a) > bytes(b); });
+  bool has_improved = false;
+  for (const std::vector<StorageId>* const alike : by_bytes) {
+    for (const ActionKind kind : {ActionKind::kKeep, ActionKind::kRecompute, ActionKind::kSwap}) {
+      Design trial = design;
+      for (const StorageId id : *alike) {
+        trial.kinds[id] = bench.may_be(id, kind) ? kind : trial.kinds[id];
+      }
+      if (trial.kinds == design.kinds) {
+        continue;
+      }
+      if (num_trials-- <= 0) {
+        return has_improved;
+      }
       has_improved |= bench.try_design(design, std::move(trial), level);
     }
   }
@@ -104,10 +141,8 @@ bool exchange_pairs(Workbench& bench, Design& design, Bytes level, int num_trial
     for (size_t j = i + 1; j < largest.size(); ++j) {
       const StorageId a = largest[i];
       const StorageId b = largest[j];
-      const auto may_be = [&](StorageId id, ActionKind kind) {
-        return kind != ActionKind::kRecompute || bench.regions().of(id) != nullptr;
-      };
-      if (design.kinds[a] == design.kinds[b] || !may_be(a, design.kinds[b]) || !may_be(b, design.kinds[a])) {
+      if (design.kinds[a] == design.kinds[b] || !bench.may_be(a, design.kinds[b]) ||
+          !bench.may_be(b, design.kinds[a])) {
         continue;
       }
       if (num_trials-- <= 0) {

@@ -19,6 +19,10 @@ bool turn_swaps(Workbench& bench, Design& design, Bytes level, int num_trials);
 // Gives each storage the other actions that it may have, largest first.
 bool flip_each(Workbench& bench, Design& design, Bytes level, size_t first, int num_trials);
 
+// Gives all storages of one kind (as large, and made by the same operator: the same layer of repeated blocks)
+// the other actions that they may have, most bytes first.
+bool flip_alike(Workbench& bench, Design& design, Bytes level, int num_trials);
+
 // Swaps the actions of two storages among the largest.
 bool exchange_pairs(Workbench& bench, Design& design, Bytes level, int num_trials);
 

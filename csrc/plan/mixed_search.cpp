@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "plan/expansions.h"
 #include "plan/flips.h"
 #include "plan/segments.h"
 #include "plan/simulator.h"
@@ -23,6 +24,7 @@ constexpr int kMaxTurns = 96;
 constexpr int kMaxFlips = 96;
 constexpr int kMaxPairs = 64;
 constexpr int kMaxExchanges = 16;
+constexpr int kMaxAlike = 32;
 
 // Levels from one to the next at which to begin afresh.
 constexpr size_t kCutsEvery = 4;
@@ -39,9 +41,11 @@ std::vector<Bytes> levels_between(Bytes floor_bytes, Bytes peak_bytes) {
 
 } // namespace
 
-int MixedSearch::scaled(int num_trials) const {
+// Near the floor, where a level has none below it to begin from and every choice costs most, there are more.
+int MixedSearch::scaled(int num_trials, size_t level) const {
   const size_t num_events = std::max(bench_.trace().events.size(), kMaxEvents);
-  return std::max(1, static_cast<int>(num_trials * kMaxEvents / num_events));
+  const int times = level < 2 ? 8 : level < 4 ? 4 : level < 8 ? 2 : 1;
+  return std::max(1, static_cast<int>(times * num_trials * kMaxEvents / num_events));
 }
 
 // Nothing is left to gain.
@@ -52,7 +56,7 @@ bool MixedSearch::is_free(const Design& design) const {
 MixedSearch::MixedSearch(const Trace& trace, const CostModel& costs, Bytes floor_bytes)
     : bench_(trace, costs),
       recomputes_(bench_),
-      levels_(levels_between(floor_bytes, trace.unlimited_peak_bytes())) {}
+      levels_(levels_between(floor_bytes, std::max(floor_bytes, trace.unlimited_peak_bytes()))) {}
 
 // Down the levels each adds to the set of the one above; up again each takes over what was better below.
 void MixedSearch::make_recomputes(Bytes budget_bytes) {
@@ -77,7 +81,7 @@ void MixedSearch::make_recomputes(Bytes budget_bytes) {
       try_cuts(here, levels_[i], /*may_swap=*/false);
     }
     if (!is_free(here)) {
-      recomputes_.exchange(here, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges));
+      recomputes_.exchange(here, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges, i));
     }
   }
 }
@@ -101,7 +105,7 @@ void MixedSearch::make_hybrids(Bytes budget_bytes) {
     bench_.fit(design, levels_[i]);
     design.score = bench_.score(design, levels_[i]);
     if (i % kTurnsEvery == 0 && !is_free(design)) {
-      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns));
+      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns, i));
     }
     if (i > 0) {
       Design below = hybrid_designs_.back();
@@ -109,23 +113,28 @@ void MixedSearch::make_hybrids(Bytes budget_bytes) {
       bench_.try_design(design, std::move(below), levels_[i]);
     }
     if (!is_free(design)) {
-      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4));
-      flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips));
+      turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4, i));
+      flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips, i));
       bench_.try_rules(design, levels_[i]);
     }
     hybrid_designs_.push_back(std::move(design));
   }
 }
 
-void MixedSearch::make_bests(Bytes budget_bytes) {
-  const Design slack = slack_swaps(bench_);
-  Design extended = slack;
-  Designs extended_at; // from the highest level down
+// Per level, with what must be recomputed beside it.
+MixedSearch::Designs MixedSearch::extended_from(Design design) {
+  Designs extended; // from the highest level down
   for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
-    recomputes_.extend(extended, *level);
-    extended_at.push_back(extended);
+    recomputes_.extend(design, *level);
+    extended.push_back(design);
   }
-  std::reverse(extended_at.begin(), extended_at.end());
+  std::reverse(extended.begin(), extended.end());
+  return extended;
+}
+
+void MixedSearch::make_bests(Bytes budget_bytes) {
+  Designs by_slack = extended_from(slack_swaps(bench_));
+  Designs by_expansion = extended_from(recompute_expansions(bench_));
   for (size_t i = 0; i < levels_.size() && levels_[i] <= budget_bytes; ++i) {
     Design design = std::min(recompute_designs_[i], hybrid_designs_[i], [](const auto& a, const auto& b) {
       return a.score < b.score;
@@ -139,15 +148,18 @@ void MixedSearch::make_bests(Bytes budget_bytes) {
       best_designs_.push_back(std::move(design));
       continue;
     }
-    recomputes_.drop_redundant(extended_at[i], levels_[i]);
-    bench_.try_design(design, std::move(extended_at[i]), levels_[i]);
+    for (Designs* const starts : {&by_slack, &by_expansion}) {
+      recomputes_.drop_redundant((*starts)[i], levels_[i]);
+      bench_.try_design(design, std::move((*starts)[i]), levels_[i]);
+    }
     if (i % kCutsEvery == 0) {
       try_cuts(design, levels_[i], /*may_swap=*/true);
     }
-    turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4));
-    flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips));
-    recomputes_.exchange(design, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges));
-    exchange_pairs(bench_, design, levels_[i], scaled(kMaxPairs));
+    turn_swaps(bench_, design, levels_[i], scaled(kMaxTurns / 4, i));
+    flip_alike(bench_, design, levels_[i], scaled(kMaxAlike, i));
+    flip_each(bench_, design, levels_[i], i * kMaxFlips / 2, scaled(kMaxFlips, i));
+    recomputes_.exchange(design, levels_[i], i * kMaxExchanges, scaled(kMaxExchanges, i));
+    exchange_pairs(bench_, design, levels_[i], scaled(kMaxPairs, i));
     bench_.try_rules(design, levels_[i]);
     best_designs_.push_back(std::move(design));
   }
@@ -179,11 +191,11 @@ Plan MixedSearch::hybrid(Bytes budget_bytes) {
   return best_of(hybrid_designs_, budget_bytes).plan;
 }
 
-Plan MixedSearch::best(Bytes budget_bytes, Plan swaps) {
+Plan MixedSearch::best(Bytes budget_bytes, std::optional<Plan> swaps) {
   make_recomputes(budget_bytes);
   make_hybrids(budget_bytes);
   make_bests(budget_bytes);
-  Timed best = timed(std::move(swaps));
+  Timed best = swaps ? timed(std::move(*swaps)) : best_of(best_designs_, budget_bytes);
   for (const Designs* const designs : {&recompute_designs_, &hybrid_designs_, &best_designs_}) {
     Timed found = best_of(*designs, budget_bytes);
     if (found.score < best.score) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "plan/cost_model.h"
@@ -17,14 +18,13 @@ namespace torchlms {
 // functions may be called, once. Refers to trace and costs. Thread-safety: none.
 class MixedSearch {
  public:
-  // Requires: floor_bytes < trace.unlimited_peak_bytes().
   MixedSearch(const Trace& trace, const CostModel& costs, Bytes floor_bytes);
 
   // Each is never slower with more budget. Requires: floor_bytes <= budget_bytes.
   Plan recompute(Bytes budget_bytes);
   Plan hybrid(Bytes budget_bytes);
-  // No slower than the two before and than `swaps`, which is a plan within the budget.
-  Plan best(Bytes budget_bytes, Plan swaps);
+  // No slower than the two before and than `swaps`, a plan within the budget.
+  Plan best(Bytes budget_bytes, std::optional<Plan> swaps);
 
  private:
   using Designs = std::vector<Design>; // per level
@@ -32,10 +32,11 @@ class MixedSearch {
   void make_recomputes(Bytes budget_bytes);
   void make_hybrids(Bytes budget_bytes);
   void make_bests(Bytes budget_bytes);
+  Designs extended_from(Design design);
 
   // Takes over the best of the designs in segments, with swaps of their boundaries where these must go too.
   void try_cuts(Design& design, Bytes level, bool may_swap);
-  int scaled(int num_trials) const;
+  int scaled(int num_trials, size_t level) const;
   bool is_free(const Design& design) const;
 
   struct Timed {

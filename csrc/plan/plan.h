@@ -42,6 +42,7 @@ struct TORCHLMS_EXPORT Plan {
   double predicted_recompute_us = 0;
   double lower_bound_us = 0; // no plan within the budget makes the step shorter
   Bytes floor_bytes = 0; // smallest budget that works: peak with every candidate moved
+  int32_t num_unmet_demands = 0; // storages for which the policy function demands what cannot be
   std::string floor_op; // op or autograd node at which the floor is reached
 
   bool moves_nothing() const;

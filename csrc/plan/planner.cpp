@@ -2,14 +2,17 @@
 #include "plan/planner.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "plan/demands.h"
 #include "plan/lower_bound.h"
 #include "plan/mixed_search.h"
 #include "plan/move_everything.h"
 #include "plan/simulator.h"
 #include "plan/swap_by_distance.h"
 #include "plan/swap_schedule.h"
+#include "plan/workbench.h"
 
 namespace torchlms {
 
@@ -19,6 +22,38 @@ Plan keep_everything(const Trace& trace) {
   Plan plan;
   plan.actions.resize(trace.storages.size());
   return plan;
+}
+
+// Keeps all but what is demanded; nothing where that does not fit.
+std::optional<Plan> keep_all_but_demanded(const Trace& trace, const CostModel& costs, Bytes budget_bytes) {
+  Workbench bench(trace, costs);
+  Design design = bench.keep_everything();
+  const std::vector<Bytes> held = bench.held_on_demand(design);
+  if (*std::max_element(held.begin(), held.end()) > budget_bytes) {
+    return std::nullopt;
+  }
+  design.score = bench.score(design, budget_bytes);
+  bench.try_rules(design, budget_bytes);
+  return bench.plan(design, budget_bytes, budget_bytes);
+}
+
+// What swapping everything holds that need not be recomputed.
+std::vector<Bytes> held_at_least(const Trace& trace) {
+  const auto held = [](const Trace& shown) {
+    const SwapSchedule schedule(shown);
+    return schedule.held_on_demand(Selection(schedule.candidates().size(), 1));
+  };
+  if (!makes_demands(trace)) {
+    return held(trace);
+  }
+  const Regions regions(trace);
+  const Demands demands = demands_of(trace, regions);
+  Recomputed recomputed(trace.storages.size());
+  std::transform(demands.begin(), demands.end(), recomputed.begin(), [](Demand demand) {
+    return demand == Demand::kRecompute;
+  });
+  RecomputeSchedule schedule(trace, regions);
+  return held(schedule.apply(recomputed));
 }
 
 const char* to_string(PlanPolicy policy) {
@@ -60,15 +95,17 @@ Plan search(
     case PlanPolicy::kHybrid:
       return mixed.hybrid(budget_bytes);
     default:
-      return mixed.best(budget_bytes, swap_by_distance(trace, costs, floor_bytes, budget_bytes));
+      return mixed.best(
+          budget_bytes,
+          makes_demands(trace) ? std::nullopt
+                               : std::optional(swap_by_distance(trace, costs, floor_bytes, budget_bytes)));
   }
 }
 
 } // namespace
 
 Floor floor_of(const Trace& trace) {
-  const SwapSchedule schedule(trace);
-  const std::vector<Bytes> held = schedule.held_on_demand(Selection(schedule.candidates().size(), 1));
+  const std::vector<Bytes> held = held_at_least(trace);
   const auto highest = std::max_element(held.begin(), held.end());
   if (highest == held.end()) {
     return {};
@@ -95,14 +132,21 @@ std::string name_of_event(const Trace& trace, EventId event) {
 Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& request) {
   const Floor floor = floor_of(trace);
   Bytes budget = request.budget_bytes - request.base_delta_bytes;
+  const bool keeps = request.budget_bytes != 0 && trace.unlimited_peak_bytes() <= budget;
+  std::optional<Plan> kept;
+  if (keeps && makes_demands(trace)) {
+    kept = keep_all_but_demanded(trace, costs, budget);
+  } else if (keeps) {
+    kept = keep_everything(trace);
+  }
   Plan plan;
   if (request.budget_bytes == 0) {
     budget = floor.bytes;
     plan = move_all(trace, costs, request.policy, budget);
   } else if (budget < floor.bytes) {
     plan = swap_everything(trace, costs, floor.bytes);
-  } else if (trace.unlimited_peak_bytes() <= budget) {
-    plan = keep_everything(trace);
+  } else if (kept) {
+    plan = std::move(*kept);
   } else {
     plan = search(trace, costs, request.policy, floor.bytes, budget);
   }
@@ -118,6 +162,7 @@ Plan make_plan(const Trace& trace, const CostModel& costs, const PlanRequest& re
   plan.predicted_step_us = timeline.step_us;
   plan.predicted_stall_us = timeline.stall_us;
   plan.predicted_recompute_us = timeline.recompute_us;
+  plan.num_unmet_demands = makes_demands(trace) ? num_unmet_demands(trace, Regions(trace)) : 0;
   plan.lower_bound_us = lower_bound_us(trace, costs, std::max(budget, floor.bytes));
   return plan;
 }

@@ -11,7 +11,7 @@
 namespace torchlms {
 
 // kSwap, kRecompute and kHybrid are single ways to plan, each searched only within its own kind. A policy
-// uses the other means only for what does not fit otherwise; kSwap never recomputes.
+// uses the other means only for what does not fit otherwise; kSwap never recomputes, whatever is demanded.
 enum class PlanPolicy : uint8_t {
   kAuto, // the best of all
   kSwap, // by distance

@@ -67,7 +67,8 @@ void RecomputeSearch::extend(Design& design, Bytes level) {
     // The floor is what swapping everything holds.
     for (size_t i = 0; i < design.kinds.size(); ++i) {
       const auto id = static_cast<StorageId>(i);
-      design.kinds[i] = bench_.regions().of(id) != nullptr ? ActionKind::kSwap : design.kinds[i];
+      const bool may_swap = bench_.regions().of(id) != nullptr && bench_.may_be(id, ActionKind::kSwap);
+      design.kinds[i] = may_swap ? ActionKind::kSwap : design.kinds[i];
       is_rejected_[i] = 1;
     }
     bench_.fit(design, level);
@@ -131,6 +132,7 @@ bool RecomputeSearch::swap_a_recompute(Design& design, Bytes level, const std::v
   for (const Region* const region : by_size_) {
     // Only what is back by then, or just being rebuilt, holds anything there.
     const bool may_help = design.kinds[region->storage] == ActionKind::kRecompute &&
+        bench_.may_be(region->storage, ActionKind::kSwap) &&
         bench_.storages(design)[region->storage].first_unpack < worst;
     if (may_help && num_trials-- > 0) {
       Design trial = design;
@@ -156,7 +158,8 @@ void RecomputeSearch::drop_redundant(Design& design, Bytes level, StorageId exce
       droppable; // each by itself, but for the leaves it holds: longest replay per byte first
   for (auto i = by_ratio_.rbegin(); i != by_ratio_.rend(); ++i) {
     const StorageRecord& storage = storages[(*i)->storage];
-    if (design.kinds[(*i)->storage] != ActionKind::kRecompute || (*i)->storage == except) {
+    if (design.kinds[(*i)->storage] != ActionKind::kRecompute || (*i)->storage == except ||
+        !bench_.may_be((*i)->storage, ActionKind::kKeep)) {
       continue;
     }
     const auto first = held.begin() + storage.dead + 1;
@@ -188,7 +191,7 @@ bool RecomputeSearch::exchange(Design& design, Bytes level, size_t first, int nu
   bool has_improved = false;
   for (size_t i = 0; i < by_size_.size(); ++i) {
     const StorageId id = by_size_[(first + i) % by_size_.size()]->storage;
-    if (design.kinds[id] == ActionKind::kSwap) {
+    if (design.kinds[id] == ActionKind::kSwap || !bench_.may_be(id, ActionKind::kKeep)) {
       continue;
     }
     if (num_trials-- == 0) {

@@ -58,7 +58,7 @@ class Search {
   }
 
   Plan plan(const Selection& selected, const PrefetchRule& rule, Bytes level) const {
-    return schedule_.plan(selected, schedule_.swap_ins(selected, level, rule), level, false);
+    return schedule_.plan(selected, schedule_.swap_ins(selected, level, rule), level, {});
   }
   Score score(const Plan& plan) const;
   Score score(const Selection& selected, const PrefetchRule& rule, Bytes level) const {
@@ -278,7 +278,7 @@ Plan Search::best_plan(Bytes floor_bytes, Bytes budget_bytes) {
     try_selection(design, threshold(level), level);
     design = improve(std::move(design), level);
     Plan found = schedule_.plan(
-        design.selected, schedule_.swap_ins(design.selected, level, design.rule), budget_bytes, false);
+        design.selected, schedule_.swap_ins(design.selected, level, design.rule), budget_bytes, {});
     const Score found_score = score(found);
     if (!best || found_score < best->first) {
       best.emplace(found_score, std::move(found));
@@ -292,7 +292,7 @@ Plan Search::plan_of_everything(Bytes floor_bytes) const {
   std::optional<std::pair<Score, Plan>> best;
   for (const int32_t num_unpacks : kNumUnpacksAhead) {
     const auto swap_ins = schedule_.swap_ins(selected, floor_bytes, PrefetchRule{num_unpacks, false});
-    Plan found = schedule_.plan(selected, swap_ins, floor_bytes, true);
+    Plan found = schedule_.plan(selected, swap_ins, floor_bytes, selected);
     const Score found_score = score(found);
     if (!best || found_score < best->first) {
       best.emplace(found_score, std::move(found));

@@ -28,6 +28,12 @@ SwapSchedule::SwapSchedule(const Trace& trace)
       issues_.push_back(id);
     }
   }
+  // Backward is seen at its unpacks only, the forward pass at each op.
+  for (EventId id = 0; id < num_events; ++id) {
+    const bool waits =
+        id < trace.forward_end || waits_.empty() || trace.events[id].kind == EventKind::kUnpack;
+    waits_.push_back(waits ? id : waits_.back());
+  }
   const auto first_issue_from = [this](EventId id) {
     return static_cast<int32_t>(std::lower_bound(issues_.begin(), issues_.end(), id) - issues_.begin());
   };
@@ -138,7 +144,7 @@ std::vector<EventId> SwapSchedule::releases(
     }
     for (; head < tail && held[id] + pending > budget_bytes; ++head) {
       if (selected[head] && gap_lasts[head] >= id) {
-        result[head] = id - 1;
+        result[head] = std::max(waits_[id - 1], candidates_[head].dead);
         pending -= candidates_[head].size_bytes;
       }
     }
@@ -150,13 +156,13 @@ Plan SwapSchedule::plan(
     const Selection& selected,
     const std::vector<EventId>& swap_ins,
     Bytes budget_bytes,
-    bool moves_all) const {
+    const Selection& forced) const {
   const std::vector<EventId> gap_lasts = gap_lasts_of(candidates_, swap_ins);
   const std::vector<EventId> releases = this->releases(selected, gap_lasts, budget_bytes);
   Plan plan;
   plan.actions.resize(trace_.storages.size());
   for (size_t i = 0; i < candidates_.size(); ++i) {
-    if (!selected[i] || (releases[i] == kNone && !moves_all)) {
+    if (!selected[i] || (releases[i] == kNone && (forced.empty() || !forced[i]))) {
       continue;
     }
     const Candidate& candidate = candidates_[i];
@@ -166,7 +172,8 @@ Plan SwapSchedule::plan(
     action.release = releases[i];
     action.swap_in = swap_ins[i];
     if (action.release == kNone) {
-      action.release = candidate.first_unpack == kNone ? candidate.gap_last - 1 : action.swap_in;
+      const EventId last = candidate.first_unpack == kNone ? candidate.gap_last - 1 : action.swap_in;
+      action.release = std::max(waits_[last], candidate.dead);
     }
   }
   for (const Return& r : returns_) {

@@ -41,13 +41,13 @@ class SwapSchedule {
   std::vector<EventId> swap_ins(
       const Selection& selected, Bytes budget_bytes, const PrefetchRule& rule) const;
 
-  // The latest releases that the budget allows. A storage whose release would be no use is kept, unless
-  // `moves_all`.
+  // The latest releases that the budget allows. A storage whose release would be no use is kept, unless it is
+  // among `forced`, which may be empty.
   Plan plan(
       const Selection& selected,
       const std::vector<EventId>& swap_ins,
       Bytes budget_bytes,
-      bool moves_all) const;
+      const Selection& forced) const;
 
  private:
   std::vector<Bytes> held(const Selection& selected, const std::vector<EventId>& gap_lasts) const;
@@ -65,6 +65,7 @@ class SwapSchedule {
   std::vector<Candidate> candidates_;
   std::vector<Bytes> held_when_kept_;
   std::vector<EventId> issues_; // events at which a prefetch may be issued
+  std::vector<EventId> waits_; // per event: the last one up to it at which a run may wait for a release
   std::vector<Return> returns_; // earliest first unpack first
 };
 

@@ -12,11 +12,18 @@ Workbench::Workbench(const Trace& trace, const CostModel& costs, bool moves_all)
       costs_(costs),
       moves_all_(moves_all),
       regions_(trace),
+      demands_(demands_of(trace, regions_)),
+      makers_(trace.storages.size(), kNone),
       recompute_(trace, regions_),
       timer_(trace.events.size(), trace.storages.size()),
       change_(trace.events.size() + 1),
       recomputed_(trace.storages.size(), 0) {
   recompute_.choose(recomputed_);
+  for (const Op& op : trace.ops) {
+    for (const ValueId value : trace.written(op)) {
+      makers_[trace.values[value].storage] = op.name;
+    }
+  }
 }
 
 Workbench::Frame::Frame(const Trace& shown) : schedule(shown) {
@@ -79,13 +86,31 @@ Workbench::Frame& Workbench::frame(const Design& design) {
   const Trace& shown = this->shown(design);
   if (!frame_) {
     frame_.emplace(shown);
+    const std::vector<Candidate>& candidates = frame_->schedule.candidates();
+    frame_->forced.assign(candidates.size(), moves_all_ ? 1 : 0);
+    for (size_t i = 0; i < candidates.size() && has_demands(); ++i) {
+      frame_->forced[i] |= demands_[candidates[i].storage] == Demand::kSwap ? 1 : 0;
+    }
   }
   return *frame_;
+}
+
+bool Workbench::may_be(StorageId id, ActionKind kind) const {
+  const Demand demand = has_demands() ? demands_[id] : Demand::kNone;
+  if (demand != Demand::kNone) {
+    return kind == (demand == Demand::kSwap ? ActionKind::kSwap : ActionKind::kRecompute);
+  }
+  return kind != ActionKind::kRecompute || regions_.of(id) != nullptr;
 }
 
 Design Workbench::keep_everything() const {
   Design design;
   design.kinds.resize(trace_.storages.size(), ActionKind::kKeep);
+  for (size_t i = 0; i < demands_.size(); ++i) {
+    if (demands_[i] != Demand::kNone) {
+      design.kinds[i] = demands_[i] == Demand::kSwap ? ActionKind::kSwap : ActionKind::kRecompute;
+    }
+  }
   return design;
 }
 
@@ -120,7 +145,7 @@ Selection Workbench::selection(const Frame& frame, const Design& design) {
   const std::vector<Candidate>& candidates = frame.schedule.candidates();
   Selection selected(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
-    selected[i] = design.kinds[candidates[i].storage] == ActionKind::kSwap;
+    selected[i] = frame.forced[i] || design.kinds[candidates[i].storage] == ActionKind::kSwap;
   }
   return selected;
 }
@@ -190,7 +215,8 @@ void Workbench::drop_redundant(const Frame& frame, Selection& selected, Bytes le
     const Bytes size = frame.schedule.candidates()[*i].size_bytes;
     const auto first = held.begin() + gap.first;
     const auto end = held.begin() + gap.last + 1;
-    if (selected[*i] && std::all_of(first, end, [&](Bytes bytes) { return bytes <= level - size; })) {
+    if (selected[*i] && !frame.forced[*i] &&
+        std::all_of(first, end, [&](Bytes bytes) { return bytes <= level - size; })) {
       selected[*i] = 0;
       std::for_each(first, end, [&](Bytes& bytes) { bytes += size; });
     }
@@ -200,7 +226,7 @@ void Workbench::drop_redundant(const Frame& frame, Selection& selected, Bytes le
 void Workbench::swap_by_distance(Design& design, Bytes level) {
   const Frame& frame = this->frame(design);
   const auto longest = [&](size_t count) {
-    Selection selected(frame.by_distance.size(), 0);
+    Selection selected = frame.forced;
     std::for_each_n(frame.by_distance.begin(), count, [&](int32_t i) { selected[i] = 1; });
     return selected;
   };
@@ -221,15 +247,10 @@ void Workbench::swap_by_distance(Design& design, Bytes level) {
 bool Workbench::fit(Design& design, Bytes level) {
   const Frame& frame = this->frame(design);
   Selection selected = selection(frame, design);
-  if (moves_all_) {
-    std::fill(selected.begin(), selected.end(), 1);
-  }
   if (!repair(frame, selected, level)) {
     return false;
   }
-  if (!moves_all_) {
-    drop_redundant(frame, selected, level);
-  }
+  drop_redundant(frame, selected, level);
   take(frame, selected, design);
   return true;
 }
@@ -238,7 +259,7 @@ Plan Workbench::plan(const Design& design, Bytes level, Bytes budget_bytes) {
   const Frame& frame = this->frame(design);
   const Selection selected = selection(frame, design);
   const auto swap_ins = frame.schedule.swap_ins(selected, level, design.rule);
-  Plan plan = frame.schedule.plan(selected, swap_ins, budget_bytes, moves_all_);
+  Plan plan = frame.schedule.plan(selected, swap_ins, budget_bytes, frame.forced);
   for (size_t i = 0; i < design.kinds.size(); ++i) {
     if (design.kinds[i] == ActionKind::kRecompute) {
       plan.actions[i].kind = ActionKind::kRecompute;

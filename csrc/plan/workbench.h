@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "plan/cost_model.h"
+#include "plan/demands.h"
 #include "plan/design.h"
 #include "plan/recompute_schedule.h"
 #include "plan/regions.h"
@@ -31,6 +32,16 @@ class Workbench {
   const Regions& regions() const {
     return regions_;
   }
+  bool has_demands() const {
+    return !demands_.empty();
+  }
+  // Whether a design may treat the storage so: what is demanded is no choice, and not all can be rebuilt.
+  bool may_be(StorageId id, ActionKind kind) const;
+  // The operator that wrote it last; kNone: none did.
+  int32_t maker(StorageId id) const {
+    return makers_[id];
+  }
+  // But for what is demanded.
   Design keep_everything() const;
 
   // The trace as the design's recomputes leave it. Good until the next call of anything here.
@@ -70,6 +81,7 @@ class Workbench {
     std::vector<int32_t> by_size; // largest first, then shortest distance first
     std::vector<Segments> gaps; // per candidate
     std::vector<Bytes> kept; // per segment: highest bytes held when nothing is swapped
+    Selection forced; // per candidate: is always swapped
 
     explicit Frame(const Trace& shown);
   };
@@ -86,6 +98,8 @@ class Workbench {
   const CostModel& costs_;
   bool moves_all_;
   Regions regions_;
+  Demands demands_;
+  std::vector<int32_t> makers_; // by StorageId: index into Trace::op_names
   RecomputeSchedule recompute_;
   StepTimer timer_;
   std::vector<Bytes> change_;

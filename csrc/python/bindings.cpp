@@ -11,6 +11,7 @@
 #include "python/packed_object.h"
 #include "python/plan_loading.h"
 #include "python/planning.h"
+#include "python/policy_fn.h"
 #include "python/progress.h"
 #include "python/recording.h"
 #include "recompute/purity.h"
@@ -109,6 +110,7 @@ void bind_session(py::module_& m) {
           py::init([](const std::string& device,
                       Bytes budget_bytes,
                       const std::string& policy,
+                      const py::object& ask_policy,
                       Bytes host_budget,
                       bool pin_memory,
                       std::string disk_path,
@@ -121,6 +123,9 @@ void bind_session(py::module_& m) {
             options.name = std::move(name);
             options.device = c10::Device(device);
             options.policy = policy_of(policy);
+            if (!ask_policy.is_none()) {
+              options.demand_of = demand_fn(ask_policy);
+            }
             options.budget_bytes = budget_bytes;
             options.host_budget_bytes = host_budget;
             options.pin_memory = pin_memory;
@@ -135,6 +140,7 @@ void bind_session(py::module_& m) {
           py::arg("device") = "cpu",
           py::arg("budget_bytes"),
           py::arg("policy"),
+          py::arg("ask_policy"),
           py::arg("host_budget") = 0,
           py::arg("pin_memory") = true,
           py::arg("disk_path"),
@@ -147,6 +153,7 @@ void bind_session(py::module_& m) {
       .def("exit", [](const SessionPtr& self) { released(*self, [&] { exit_scope(self); }); })
       .def("step_boundary", [](const SessionPtr& self) { released(*self, [&] { self->step_boundary(); }); })
       .def("is_busy", &Session::is_busy)
+      .def("disk_used_bytes", [](const SessionPtr& self) { return self->engine().store().used_bytes(); })
       .def("add_user", &Session::add_user)
       .def("remove_user", &Session::remove_user)
       .def(

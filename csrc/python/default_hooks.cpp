@@ -29,28 +29,48 @@ class PythonHooks final : public HookFrontend {
     return at::SavedTensorDefaultHooks::get_tls_state().stack.size();
   }
 
-  void push() override {
+  void push(size_t depth) override {
+    std::stack<Layer> above = take_off([&](const auto& stack) { return stack.size() <= depth; });
     at::SavedTensorDefaultHooks::push_hooks(pack_, unpack_);
+    put_back(above);
   }
 
   void remove() override {
+    std::stack<Layer> above = take_off([this](const auto& stack) {
+      return stack.top().first.ptr(getPyInterpreter()) == pack_.ptr(getPyInterpreter());
+    });
     auto state = at::SavedTensorDefaultHooks::get_tls_state();
-    std::stack<std::pair<c10::SafePyObject, c10::SafePyObject>> above;
-    while (!state.stack.empty()) {
-      auto layer = state.stack.top();
+    if (!state.stack.empty()) {
       state.stack.pop();
-      if (layer.first.ptr(getPyInterpreter()) == pack_.ptr(getPyInterpreter())) {
-        break;
-      }
-      above.push(std::move(layer));
+      at::SavedTensorDefaultHooks::set_tls_state(state);
     }
+    put_back(above);
+  }
+
+ private:
+  using Layer = std::pair<c10::SafePyObject, c10::SafePyObject>;
+
+  // The layers above the one where `is_reached` holds, or all.
+  template <class Fn>
+  static std::stack<Layer> take_off(const Fn& is_reached) {
+    auto state = at::SavedTensorDefaultHooks::get_tls_state();
+    std::stack<Layer> above;
+    while (!state.stack.empty() && !is_reached(state.stack)) {
+      above.push(std::move(state.stack.top()));
+      state.stack.pop();
+    }
+    at::SavedTensorDefaultHooks::set_tls_state(state);
+    return above;
+  }
+
+  static void put_back(std::stack<Layer>& above) {
+    auto state = at::SavedTensorDefaultHooks::get_tls_state();
     for (; !above.empty(); above.pop()) {
-      state.stack.push(above.top());
+      state.stack.push(std::move(above.top()));
     }
     at::SavedTensorDefaultHooks::set_tls_state(state);
   }
 
- private:
   const c10::SafePyObject pack_;
   const c10::SafePyObject unpack_;
 };

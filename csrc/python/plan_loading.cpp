@@ -185,6 +185,11 @@ void load_ops(const py::dict& object, Trace& trace) {
     op.num_outputs = static_cast<int32_t>(outputs.size());
     op.num_written = static_cast<int32_t>(written.size());
     op.is_replayable = field<bool>(source, "is_replayable");
+    if (source.contains("demand")) {
+      static constexpr const char* kDemands[] = {"none", "save", "recompute", "swap"};
+      op.demand =
+          static_cast<Demand>(choice(field<std::string>(source, "demand"), kDemands, "an op's demand"));
+    }
     trace.op_values.insert(trace.op_values.end(), inputs.begin(), inputs.end());
     trace.op_values.insert(trace.op_values.end(), outputs.begin(), outputs.end());
     trace.op_values.insert(trace.op_values.end(), written.begin(), written.end());

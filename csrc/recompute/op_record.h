@@ -3,20 +3,17 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
-#include <c10/util/flat_hash_map.h>
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "recompute/ambient.h"
+#include "recompute/op_record_fwd.h"
 #include "recompute/purity.h"
 #include "recompute/view.h"
 
 namespace torchlms {
-
-// The bytes that a replay reads and makes.
-using Storages = ska::flat_hash_map<StorageId, c10::Storage>;
 
 // One call of an operator, kept so that it can be run again: the handle and the boxed arguments, with
 // every tensor replaced by its geometry and the id of its storage, so that a record holds no data. What
@@ -75,7 +72,5 @@ class OpRecord {
   std::vector<Input> inputs_;
   std::vector<Output> outputs_;
 };
-
-using OpRecordPtr = std::shared_ptr<const OpRecord>;
 
 } // namespace torchlms

@@ -81,19 +81,12 @@ Link::~Link() {
 }
 
 Link::TransferPtr Link::submit(
-    Direction direction,
-    TransferClass cls,
-    int64_t deadline,
-    Bytes size,
-    ChunkFn chunk,
-    DoneFn done,
-    ReadyFn ready) {
+    Direction direction, TransferClass cls, Bytes size, ChunkFn chunk, DoneFn done, ReadyFn ready) {
   if (size < 0) {
     throw std::invalid_argument("a transfer of " + std::to_string(size) + " bytes");
   }
   auto transfer = std::make_shared<Transfer>();
   transfer->direction = direction;
-  transfer->deadline = deadline;
   transfer->size = size;
   transfer->chunk = std::move(chunk);
   transfer->done = std::move(done);

@@ -13,7 +13,7 @@ namespace torchlms {
 
 enum class Direction : uint8_t { kOut, kIn };
 
-// In order of urgency. Within a class the smaller deadline goes first, then the earlier submission.
+// In order of urgency. Within a class the earlier submission goes first, which is the planned order.
 enum class TransferClass : uint8_t { kDemand, kPrefetch, kEvict, kBackground };
 
 // What the link knows of one direction since the last reset. Times in microseconds.
@@ -72,7 +72,6 @@ class TORCHLMS_EXPORT Link {
   TransferPtr submit(
       Direction direction,
       TransferClass cls,
-      int64_t deadline,
       Bytes size,
       ChunkFn chunk,
       DoneFn done,

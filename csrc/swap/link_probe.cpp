@@ -21,7 +21,7 @@ double bytes_per_s(Link& link, Direction direction, Bytes size, const Link::Chun
       ended.set_value();
     }
   };
-  link.submit(direction, TransferClass::kDemand, 0, size, chunk, done);
+  link.submit(direction, TransferClass::kDemand, size, chunk, done);
   ended.get_future().get();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   return static_cast<double>(size) / elapsed.count();

@@ -135,7 +135,6 @@ bool SwapEngine::start_swap_out(const StorageStatePtr& state, TransferClass cls)
   state->transfer_ = link_->submit( // may throw: nothing has changed yet
       Direction::kOut,
       cls,
-      state->order,
       state->storage_bytes,
       [copy, data](Bytes offset, Bytes size) {
         copy->write(offset, static_cast<const char*>(data) + offset, size);
@@ -231,7 +230,6 @@ bool SwapEngine::start_swap_in(const StorageStatePtr& state, TransferClass cls) 
   state->transfer_ = link_->submit( // may throw: nothing has changed yet
       Direction::kIn,
       cls,
-      -state->order,
       state->storage_bytes,
       [copy, data](Bytes offset, Bytes size) {
         copy->read(offset, static_cast<char*>(data) + offset, size);

@@ -2,12 +2,11 @@
 #include "swap/transfer_queue.h"
 
 #include <algorithm>
-#include <tuple>
 
 namespace torchlms {
 
 bool TransferQueue::MoreUrgent::operator()(const Link::TransferPtr& a, const Link::TransferPtr& b) const {
-  return std::tie(a->deadline, a->sequence) < std::tie(b->deadline, b->sequence);
+  return a->sequence < b->sequence;
 }
 
 void TransferQueue::push(const Link::TransferPtr& transfer, Clock::time_point now) {

@@ -23,7 +23,6 @@ class Link::Transfer {
 
   // Constant after submit.
   Direction direction = Direction::kOut;
-  int64_t deadline = 0;
   int64_t sequence = 0; // order of submission
   Bytes size = 0;
   Clock::time_point submitted_at;
@@ -43,7 +42,7 @@ class Link::Transfer {
 };
 
 // The transfers of one direction that have chunks left to start, most urgent first: by class, then
-// deadline, then submission. So that no class starves, the one that has waited longest gets a chunk
+// submission. So that no class starves, the one that has waited longest gets a chunk
 // out of turn, at most one in eight, once it has had none for `ageing`.
 //
 // Not thread-safe: guarded by the lock of the direction.

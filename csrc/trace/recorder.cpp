@@ -49,7 +49,9 @@ OpId Recorder::add_op(const ObservedOp& observed, double time_us, Bytes base_byt
   op.num_inputs = static_cast<int32_t>(observed.inputs.size());
   op.num_outputs = static_cast<int32_t>(observed.outputs.size());
   op.num_written = static_cast<int32_t>(observed.written.size());
-  op.is_replayable = observed.is_replayable;
+  op.is_replayable =
+      observed.is_replayable && observed.demand != Demand::kSave && observed.demand != Demand::kSwap;
+  op.demand = observed.demand;
   op.signature = observed.signature;
   op.duration_us = observed.duration_us;
   for (const auto& values : {observed.inputs, observed.outputs, observed.written}) {

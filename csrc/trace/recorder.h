@@ -22,6 +22,7 @@ struct ObservedOp {
   std::span<const ValueId> outputs = {};
   std::span<const ValueId> written = {};
   bool is_replayable = false;
+  Demand demand = Demand::kNone;
 };
 
 // Turns what happens in one step into a Trace; its only writer. Called for every op: once the names of

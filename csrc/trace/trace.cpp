@@ -26,6 +26,20 @@ std::string_view to_string(EventKind kind) {
   return "";
 }
 
+std::string_view to_string(Demand demand) {
+  switch (demand) {
+    case Demand::kNone:
+      return "none";
+    case Demand::kSave:
+      return "save";
+    case Demand::kRecompute:
+      return "recompute";
+    case Demand::kSwap:
+      return "swap";
+  }
+  return "";
+}
+
 void write_ids(JsonWriter& json, std::string_view key, std::span<const int32_t> ids) {
   json.key(key).begin_array();
   for (const int32_t id : ids) {
@@ -124,6 +138,9 @@ std::string Trace::to_json() const {
     write_ids(json, "outputs", outputs(op));
     write_ids(json, "written", written(op));
     json.field("is_replayable", op.is_replayable);
+    if (op.demand != Demand::kNone) {
+      json.field("demand", to_string(op.demand));
+    }
     json.end_object();
   }
   json.end_array();

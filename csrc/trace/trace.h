@@ -49,6 +49,7 @@ struct Op {
   int32_t num_outputs = 0;
   int32_t num_written = 0;
   bool is_replayable = false; // run again on the same bytes it gives the same bytes, and changes nothing else
+  Demand demand = Demand::kNone; // kSave and kSwap: not replayable either
   uint64_t signature = 0; // operator, geometry of the tensor arguments, which storages they are
   double duration_us = 0;
 };

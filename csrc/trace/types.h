@@ -17,6 +17,9 @@ inline constexpr int32_t kNone = -1;
 // A place with capacity and speed.
 enum class Tier : uint8_t { kDevice, kHost, kDisk };
 
+// What the user's policy function demands for what an op made.
+enum class Demand : uint8_t { kNone, kSave, kRecompute, kSwap };
+
 // Where the bytes of one storage are now.
 enum class Residency : uint8_t { kDevice, kSwappingOut, kSwappedOut, kSwappingIn, kDropped };
 

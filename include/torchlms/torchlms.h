@@ -102,6 +102,8 @@ struct TORCHLMS_API Report {
     double busy_us = 0;
     double bandwidth_bytes_per_s = 0;
     int64_t late = 0; // transfers that were waited for
+    double wait_us_p50 = 0; // from the submission of a transfer to its first chunk
+    double wait_us_p99 = 0;
   };
 
   int64_t step = 0; // how many so far
@@ -220,6 +222,12 @@ class TORCHLMS_API Disabled {
 
 // Keeps the tensor's storage on the device for the rest of this thread's open scope. Returns the tensor.
 TORCHLMS_API const at::Tensor& keep(const at::Tensor& tensor);
+
+// Says that an operator of another library ("ns::op", or "ns::op.overload") is a function of its inputs: run
+// again on the same bytes it gives the same bytes, draws no random numbers, and changes nothing else. From the
+// next step that is recorded on, plans may recompute what it made. Throws std::invalid_argument when it is not
+// the name of an operator.
+TORCHLMS_API void recomputable(const std::string& op_name);
 
 // While it lives, the tensor's storage stays on the device, in whatever scope; it is not freed either.
 class TORCHLMS_API Keep {

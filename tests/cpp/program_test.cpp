@@ -58,7 +58,7 @@ std::vector<Storages> op_releases(const Program& program) {
 std::vector<Storages> unpack_releases(const Program& program) {
   std::vector<Storages> all;
   for (int32_t unpack = 0; unpack < kNumUnpacks; ++unpack) {
-    all.push_back(storages(program.releases_before_unpack(unpack)));
+    all.push_back(storages(program.releases_at_unpack(unpack)));
   }
   return all;
 }
@@ -105,10 +105,12 @@ TEST(ProgramTest, AReleaseAfterTheLastOpIsDueBeforeTheFirstUnpack) {
   EXPECT_EQ(unpack_releases(program), (std::vector<Storages>{{kFirst, kSecond}, {}, {}}));
 }
 
-TEST(ProgramTest, AReleaseInBackwardIsDueBeforeTheNextUnpack) {
-  const Program program = HandPlan().swap(kFirst, 9, 11).swap(kSecond, 10, kNone).program();
+TEST(ProgramTest, AReleaseInBackwardIsDueAtTheUnpackBeforeIt) {
+  // Events 9 and 11 are unpacks, event 10 a free.
+  const Program program =
+      HandPlan().swap(kFirst, 9, 11).swap(kSecond, 10, kNone).swap(kThird, 11, 11).program();
   EXPECT_EQ(op_releases(program), kNever);
-  EXPECT_EQ(unpack_releases(program), (std::vector<Storages>{{}, {kFirst, kSecond}, {}}));
+  EXPECT_EQ(unpack_releases(program), (std::vector<Storages>{{kFirst, kSecond}, {kThird}, {}}));
 }
 
 TEST(ProgramTest, ASwapWithoutAReleaseIsNeverWaitedFor) {

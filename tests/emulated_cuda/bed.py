@@ -23,6 +23,13 @@ def counter(name: str) -> int:
     return value
 
 
+def set_knob(name: str, value: object) -> None:
+    """Changes what EMULATED_CUDA_<name> set: BYTES, PINNED_BYTES, H2D_BYTES_PER_S, D2H_BYTES_PER_S,
+    SLOWDOWN, DELAY_US, SEED, FAIL ("" for none; calls are counted anew)."""
+    if not library().emulated_cuda_set(name.encode(), str(value).encode()):
+        raise ValueError(f"{name}={value}")
+
+
 def reset_peaks() -> None:
     library().emulated_cuda_reset_peaks()
 

@@ -4,11 +4,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 collect_ignore_glob = [] if "EMULATED_CUDA_LIBRARY" in os.environ else ["test_*.py"]
+
+USUAL = {
+    "BYTES": 4 << 30,
+    "PINNED_BYTES": 2**64 - 1,
+    "H2D_BYTES_PER_S": 0,
+    "D2H_BYTES_PER_S": 0,
+    "SLOWDOWN": 1,
+    "DELAY_US": 0,
+    "FAIL": "",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +32,13 @@ def no_races() -> Iterator[None]:
     found = bed.races()
     bed.forget_races()
     assert not found, "\n".join(found)
+
+
+@pytest.fixture
+def knob(no_races: None) -> Iterator[Callable[[str, object], None]]:
+    """Sets knobs for one test."""
+    import bed
+
+    yield bed.set_knob
+    for name, value in USUAL.items():
+        bed.set_knob(name, value)

@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import bed
 import pytest
 import torch
 
-pytestmark = pytest.mark.skipif(os.environ.get("EMULATED_CUDA_RACE") != "1", reason="detector is off")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("EMULATED_CUDA_RACE") != "1", reason="detector is off"
+)
 N = 1 << 16
 Program = Callable[[bool], object]
 
@@ -121,13 +124,14 @@ def event_recorded_before_the_copy(right: bool) -> object:
 
 def two_copies_into_one_buffer(right: bool) -> object:
     first, second, buffer = torch.cuda.Stream(), torch.cuda.Stream(), filled()
+    hosts = pinned(), pinned()  # an allocation asks events whether copies are done, and so orders
     torch.cuda.synchronize()
     with torch.cuda.stream(first):
-        buffer.copy_(pinned(), non_blocking=True)
+        buffer.copy_(hosts[0], non_blocking=True)
     if right:
         second.wait_stream(first)
     with torch.cuda.stream(second):
-        buffer.copy_(pinned(), non_blocking=True)
+        buffer.copy_(hosts[1], non_blocking=True)
     torch.cuda.synchronize()
     return buffer
 
@@ -145,7 +149,7 @@ def host_writes_while_a_copy_reads(right: bool) -> object:
     value.copy_(host, non_blocking=True)
     if right:
         torch.cuda.synchronize()
-    host.fill_(3)
+    host[:64].fill_(3)
     return value
 
 
@@ -197,15 +201,13 @@ def freed_memory_is_read(right: bool) -> object:
 
 
 def as_foreign(tensor: torch.Tensor) -> torch.Tensor:
-    class Foreign:
-        __cuda_array_interface__ = {
-            "data": (tensor.data_ptr(), False),
-            "shape": tuple(tensor.shape),
-            "typestr": "<f4",
-            "version": 2,
-        }
-
-    return torch.as_tensor(Foreign(), device="cuda")
+    interface = {
+        "data": (tensor.data_ptr(), False),
+        "shape": tuple(tensor.shape),
+        "typestr": "<f4",
+        "version": 2,
+    }
+    return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device="cuda")
 
 
 def memory_never_written_is_read(right: bool) -> object:

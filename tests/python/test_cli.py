@@ -63,3 +63,11 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(result.stdout)["torchlms"] == torchlms.__version__
     assert result.stderr == ""
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    command = f"{sys.executable} -m torchlms info | true"
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")

@@ -136,8 +136,9 @@ def test_no_python_is_loaded_by_a_cpp_program(examples: Path) -> None:
     assert "libtorch_python" not in libraries
 
 
+@pytest.mark.parametrize(("policy", "kind"), [("swap", "swap"), ("recompute", "recompute")])
 def test_the_same_plan_and_gradients_come_from_cpp_and_from_python(
-    outside: Path, costs: str, tmp_path: Path
+    outside: Path, costs: str, tmp_path: Path, policy: str, kind: str
 ) -> None:
     results = []
     for face in ("cpp", "python"):
@@ -148,13 +149,13 @@ def test_the_same_plan_and_gradients_come_from_cpp_and_from_python(
         else:
             head = f"import torch, torchlms\nbudget, folder = {BUDGET_BYTES}, {str(folder)!r}\n"
             command = [sys.executable, "-c", head + TRAIN_CHAIN]
-        result = run(command, TORCHLMS_COSTS=costs)
+        result = run(command, TORCHLMS_COSTS=costs, TORCHLMS_POLICY=policy)
         assert result.returncode == 0, result.stdout + result.stderr
         plan = json.loads((folder / "plan.json").read_text())["plan"]
         gradients = (folder / "gradients").read_bytes()
         results.append((plan["actions"], plan["swap_in_order"], gradients))
     (actions, order, gradients), (python_actions, python_order, python_gradients) = results
-    assert any(action["kind"] == "swap" for action in actions)
+    assert any(action["kind"] == kind for action in actions)
     assert actions == python_actions
     assert order == python_order
     assert gradients == python_gradients

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function, grad
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 import torchlms
 from models import UNet
@@ -422,8 +423,6 @@ def test_two_scopes_left_in_the_wrong_order_leave_no_hooks() -> None:
 
 
 def test_reentrant_and_non_reentrant_checkpoints_inside_are_exact() -> None:
-    from torch.utils.checkpoint import checkpoint
-
     def program(scope: ScopeMaker) -> Any:
         model, inputs = mlp(), seeded(8, 16).requires_grad_()
         for _ in range(3):
@@ -447,3 +446,24 @@ def test_the_same_program_is_recorded_once() -> None:
         loss.backward()
         states.append(lms.report().to_dict()["state"])
     assert states == ["recording"] + ["executing"] * 7
+
+
+@pytest.mark.parametrize("region", ["nested", "disabled"])
+def test_regions_inside_a_checkpoint_save_the_same_when_it_runs_again(region: str) -> None:
+    def program(scope: ScopeMaker) -> Any:
+        model, inputs = mlp(), seeded(8, 16).requires_grad_()
+        is_plain = not isinstance(scope(), torchlms.offload)
+
+        def function(inputs: Tensor) -> Tensor:
+            hidden = model(inputs).sin()
+            with scope() if region == "nested" or is_plain else torchlms.disabled():
+                hidden = hidden * hidden.exp()
+            return hidden.tanh() * hidden
+
+        for _ in range(3):
+            with scope():
+                loss = (checkpoint(function, inputs, use_reentrant=False).cos() * 2).sum()
+            loss.backward()
+        return [inputs.grad, state_of(model)]
+
+    assert_exact(program)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,6 +97,20 @@ def test_running_statistics_are_updated_once() -> None:
     assert assert_exact(program, policy="recompute")["recomputed_bytes"] > 0
 
 
+@pytest.mark.parametrize("kind", ["hard swish", "gated"])
+def test_ops_in_place_that_copy_their_input_first_are_run_again(kind: str) -> None:
+    hidden = [nn.Linear(16, 16), nn.Hardswish(inplace=True), nn.Dropout(0.2, inplace=True)]
+
+    def program(scope: ScopeMaker) -> Any:
+        layers = hidden if kind == "hard swish" else [nn.Linear(16, 16), nn.GRUCell(16, 16)]
+        model = nn.Sequential(*layers, nn.Linear(16, 5), nn.Sigmoid(), nn.Linear(5, 5))
+        weights = [value for p in model.parameters() for value in [nn.init.normal_(p)]]
+        inputs = seeded(8, 16)
+        return train(lambda: model(inputs).square().mean(), weights, scope)
+
+    assert assert_exact(program, policy="recompute")["recomputed_bytes"] > 0
+
+
 def test_dropout_is_never_drawn_again() -> None:
     def program(scope: ScopeMaker) -> Any:
         weight = seeded(64, 64).requires_grad_()
@@ -171,6 +187,34 @@ def test_a_write_without_gradients_in_the_middle_of_forward_is_respected() -> No
         return train(forward, [bias], scope)
 
     assert_exact(program, policy="recompute")
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_write_that_the_plan_knows_nothing_of_comes_after_the_replays_that_read_it(
+    is_seen: bool,
+) -> None:
+    weight = seeded(64, 64).requires_grad_()
+
+    def forward(writes: bool) -> Tensor:
+        base = weight + 1  # read by the replay of `shifted`, and saved by nothing
+        shifted = base + 2
+        value = (shifted * shifted).sum()
+        del shifted
+        value = value + base.sum()  # by now it is gone
+        if writes:
+            with torch.set_grad_enabled(is_seen):
+                base.mul_(3)
+        return value + base.sum()
+
+    def steps(scope: ScopeMaker) -> list[Any]:
+        return [
+            train(lambda writes=writes: forward(writes), [weight], scope, num_steps=1)
+            for writes in (False, False, True)
+        ]
+
+    lms, scope = scopes(policy="recompute")
+    assert first_difference(steps(scope), steps(contextlib.nullcontext)) is None
+    assert lms.report().to_dict()["recomputed_bytes"] > 0
 
 
 def test_an_input_that_the_program_drops_is_still_there_for_the_replay() -> None:
@@ -302,3 +346,28 @@ def test_a_name_that_is_no_operator_is_refused(name: str) -> None:
 def test_recomputable_refuses_what_is_no_text() -> None:
     with pytest.raises(TypeError, match="int"):
         torchlms.recomputable(3)  # type: ignore[arg-type]
+
+
+def test_in_place_ops_whose_old_value_is_saved_are_part_of_the_trace() -> None:
+    weight, inputs = seeded(8, 16).requires_grad_(), seeded(8, 16, seed=1)
+
+    def forward() -> Tensor:
+        hidden = inputs * weight
+        hidden.mul_(hidden.detach().sigmoid() * weight)  # autograd clones it first
+        written = hidden.sin() * hidden.exp()
+        torch._foreach_mul_([written], 0.5)  # returns nothing
+        return (written.tanh() * written).sum()
+
+    assert_exact(lambda scope: train(forward, [weight], scope), policy="recompute")
+    ops = json.loads(recorded(forward, [weight]).session().trace_json())["ops"]
+    assert {"aten::mul_.Tensor", "aten::_foreach_mul_.Scalar"} <= {op["name"] for op in ops}
+
+
+def test_recurrent_layers_that_write_what_they_read_are_exact() -> None:
+    model, inputs = nn.GRU(8, 8), seeded(5, 4, 8)
+
+    def forward() -> Tensor:
+        return model(inputs)[0].square().sum()
+
+    parameters = list(model.parameters())
+    assert_exact(lambda scope: train(forward, parameters, scope), policy="recompute")

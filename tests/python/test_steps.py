@@ -56,3 +56,21 @@ def test_asking_for_the_report_twice_changes_nothing() -> None:
             loss = layer(seeded(8, 64)).sum()
         loss.backward()
         assert lms.report().to_dict() == lms.report().to_dict()
+
+
+def test_views_made_anew_do_not_make_a_step_another_program() -> None:
+    weight = torch.ones(64, requires_grad=True)
+    inputs = seeded(64, 64)
+    lms = torchlms.offload(budget="min", min_offload_bytes=0)
+    others: list[torch.Tensor] = []  # so that the addresses of views differ from step to step
+    for step in range(8):
+        with lms:
+            total = torch.zeros(())
+            for i in range(60):
+                first = weight[:1]
+                others += [first] if (i * (step + 3)) % 5 == 0 else []
+                total = total + (first.sum() * inputs).sigmoid().mean()
+                if (i + step) % 7 == 0:
+                    others.clear()
+        total.backward()
+        assert step == 0 or lms.report().to_dict()["state"] == "executing"

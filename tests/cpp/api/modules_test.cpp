@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <gtest/gtest.h>
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <sstream>
 #include <thread>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/library.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
@@ -132,6 +135,43 @@ TEST(Modules, AccumulateWhatACustomFunctionSaved) {
   };
   Session session(smallest());
   EXPECT_TRUE(equal(accumulate(&session), accumulate(nullptr)));
+}
+
+at::Tensor twice(const at::Tensor& x) {
+  const at::AutoDispatchBelowADInplaceOrView unseen;
+  return x.add(x);
+}
+
+TORCH_LIBRARY(torchlms_tests, library) {
+  library.def("twice(Tensor x) -> Tensor");
+  library.impl("twice", c10::DispatchKey::CompositeExplicitAutograd, twice);
+}
+
+// Of three steps that save what an operator of another library made.
+int64_t recomputed_bytes(const Chain& chain) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("torchlms_tests::twice", "")
+                             .typed<at::Tensor(const at::Tensor&)>();
+  Session session({.budget_bytes = Budget::minimum(), .policy = Policy::kRecompute, .min_offload_bytes = 0});
+  for (int i = 0; i < 3; ++i) {
+    at::Tensor loss;
+    {
+      Scope scope(session);
+      loss = op.call(chain.input).mm(chain.weights[0]).sum();
+    }
+    loss.backward();
+  }
+  return session.report().recomputed_bytes;
+}
+
+TEST(Recomputable, LetsAnOperatorOfAnotherLibraryRunAgain) {
+  const Chain chain;
+  EXPECT_EQ(recomputed_bytes(chain), 0);
+  recomputable("torchlms_tests::twice");
+  EXPECT_EQ(recomputed_bytes(chain), static_cast<int64_t>(chain.input.nbytes()));
+  for (const char* bad : {"", "twice", "::twice", "tests::", "tests::twice.", "tests::twice out"}) {
+    EXPECT_THROW(recomputable(bad), std::invalid_argument) << bad;
+  }
 }
 
 struct OtherEngine : torch::autograd::Engine {

@@ -55,6 +55,22 @@ TEST(Session, StaysInsideItsBudget) {
   EXPECT_NE(session.plan_json().find("torchlms.plan_file"), std::string::npos);
 }
 
+TEST(Session, GivesEqualGradientsUnderEveryPolicy) {
+  const Chain chain;
+  const auto plain = chain.plain_gradients();
+  for (const Policy policy : {Policy::kAuto, Policy::kSwap, Policy::kRecompute, Policy::kHybrid}) {
+    Session session({.budget_bytes = Budget::minimum(), .policy = policy, .min_offload_bytes = 1 << 14});
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(equal(step(session, chain), plain)) << i;
+    }
+    const Report report = session.report();
+    EXPECT_EQ(report.saved_bytes, report.kept_bytes + report.swapped_bytes + report.recomputed_bytes);
+    if (policy == Policy::kSwap || policy == Policy::kRecompute) { // the others go by measured times
+      EXPECT_EQ(report.recomputed_bytes > 0, policy == Policy::kRecompute) << report;
+    }
+  }
+}
+
 TEST(Session, IsNotNeededByGraphsThatItServed) {
   const Chain chain;
   const auto plain = chain.plain_gradients();

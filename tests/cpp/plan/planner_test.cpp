@@ -241,7 +241,7 @@ double exhaustive_us(const Trace& trace, const CostModel& costs, Bytes budget) {
     }
     for (const int num_unpacks : {1, 4, PrefetchRule::kNoLimit}) {
       const auto swap_ins = schedule.swap_ins(selected, budget, {num_unpacks, false});
-      const Plan plan = schedule.plan(selected, swap_ins, budget, false);
+      const Plan plan = schedule.plan(selected, swap_ins, budget, {});
       best_us = std::min(best_us, simulate(trace, plan, costs).step_us);
     }
   }

@@ -59,6 +59,11 @@ TEST_P(Policies, EveryPlanIsValidAndKeepsItsBudget) {
       EXPECT_LE(plan.predicted_peak_bytes, budget);
       EXPECT_GE(plan.predicted_step_us, plan.lower_bound_us) << "trace " << i << ", budget " << budget;
       recomputed += plan.recomputed_bytes(traces[i]);
+      for (const Action& action : plan.actions) {
+        const bool is_seen = action.release < traces[i].forward_end || action.release == action.swap_out ||
+            traces[i].events[action.release].kind == EventKind::kUnpack;
+        EXPECT_TRUE(is_seen) << "a run cannot wait at event " << action.release;
+      }
     }
   }
   EXPECT_EQ(recomputed > 0, GetParam() != PlanPolicy::kSwap);

@@ -156,7 +156,7 @@ Plan random_plan(const Trace& trace, const Regions& regions, std::mt19937_64& ra
   const std::vector<Bytes> held = schedule.held_on_demand(selected);
   const Bytes budget = *std::ranges::max_element(held) + static_cast<Bytes>(random() % 300) * kUnit;
   const auto swap_ins = schedule.swap_ins(selected, budget, PrefetchRule{4, false});
-  Plan plan = schedule.plan(selected, swap_ins, budget, true);
+  Plan plan = schedule.plan(selected, swap_ins, budget, selected);
   for (size_t i = 0; i < recomputed.size(); ++i) {
     plan.actions[i].kind = recomputed[i] ? ActionKind::kRecompute : plan.actions[i].kind;
   }

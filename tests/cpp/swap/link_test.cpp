@@ -73,7 +73,7 @@ void nothing(Bytes, Bytes) {}
 
 OutcomePtr start(Link& link, Direction direction, TransferClass cls, Bytes size, Link::ChunkFn chunk) {
   auto outcome = std::make_shared<Outcome>();
-  link.submit(direction, cls, 0, size, std::move(chunk), into(outcome));
+  link.submit(direction, cls, size, std::move(chunk), into(outcome));
   return outcome;
 }
 
@@ -113,13 +113,13 @@ class HeldLink {
   ~HeldLink() {
     gate_.open();
   }
-  OutcomePtr submit(TransferClass cls, const std::string& name, int64_t deadline = 0, int num_chunks = 1) {
+  OutcomePtr submit(TransferClass cls, const std::string& name, int num_chunks = 1) {
     auto outcome = std::make_shared<Outcome>();
     const auto chunk = [this, name](Bytes, Bytes) {
       const std::lock_guard lock(mutex_);
       order_ += name;
     };
-    last = link.submit(kOut, cls, deadline, num_chunks * kBlock, chunk, into(outcome));
+    last = link.submit(kOut, cls, num_chunks * kBlock, chunk, into(outcome));
     return outcome;
   }
   void release() {
@@ -175,17 +175,17 @@ TEST(Link, RefusesSenselessOptionsAndSizes) {
   EXPECT_THROW(Link(options(0, 1)), std::invalid_argument);
   EXPECT_THROW(Link(options(kBlock, 0)), std::invalid_argument);
   Link link(options(kBlock, 1));
-  EXPECT_THROW(link.submit(kIn, TransferClass::kEvict, 0, -1, nothing, ignore), std::invalid_argument);
+  EXPECT_THROW(link.submit(kIn, TransferClass::kEvict, -1, nothing, ignore), std::invalid_argument);
 }
 
-TEST(Link, WithOneCreditServesByClassThenDeadlineThenSubmission) {
+TEST(Link, WithOneCreditServesByClassThenSubmission) {
   HeldLink held;
   auto last = held.submit(TransferClass::kBackground, "f");
-  held.submit(TransferClass::kEvict, "d", 5);
-  held.submit(TransferClass::kEvict, "e", 5);
-  held.submit(TransferClass::kPrefetch, "b", 9);
-  held.submit(TransferClass::kPrefetch, "c", 10);
-  held.submit(TransferClass::kPrefetch, "a", 8);
+  held.submit(TransferClass::kEvict, "d");
+  held.submit(TransferClass::kEvict, "e");
+  held.submit(TransferClass::kPrefetch, "a");
+  held.submit(TransferClass::kPrefetch, "b");
+  held.submit(TransferClass::kPrefetch, "c");
   held.release();
   EXPECT_TRUE(last->complete());
   EXPECT_EQ(held.order(), "abcdef");
@@ -210,7 +210,7 @@ TEST(Link, AMoreUrgentTransferWaitsForOneChunkOnly) {
 TEST(Link, DemandIsServedWhileAllCreditsAreTaken) {
   HeldLink held;
   held.submit(TransferClass::kPrefetch, "p");
-  EXPECT_TRUE(held.submit(TransferClass::kDemand, "d", 0, 3)->complete());
+  EXPECT_TRUE(held.submit(TransferClass::kDemand, "d", 3)->complete());
   EXPECT_EQ(held.order(), "ddd");
 }
 
@@ -256,7 +256,7 @@ TEST(Link, ACancelledRunningTransferIsDoneAfterItsChunksInFlight) {
     ++num_ended;
   };
   auto outcome = std::make_shared<Outcome>();
-  const auto transfer = link.submit(kOut, TransferClass::kEvict, 0, 9 * kBlock, chunk, into(outcome));
+  const auto transfer = link.submit(kOut, TransferClass::kEvict, 9 * kBlock, chunk, into(outcome));
   gate.wait_for_arrival(2);
   EXPECT_TRUE(link.cancel(transfer));
   EXPECT_EQ(outcome->num_calls(), 0);
@@ -270,7 +270,7 @@ TEST(Link, CancellingAfterTheLastChunkStartedIsTooLate) {
   Gate gate;
   auto outcome = std::make_shared<Outcome>();
   const auto transfer =
-      link.submit(kOut, TransferClass::kEvict, 0, kBlock, [&](Bytes, Bytes) { gate.pass(); }, into(outcome));
+      link.submit(kOut, TransferClass::kEvict, kBlock, [&](Bytes, Bytes) { gate.pass(); }, into(outcome));
   gate.wait_for_arrival();
   EXPECT_FALSE(link.cancel(transfer));
   gate.open();
@@ -320,7 +320,7 @@ TEST(Link, BackgroundIsNotStarvedByASteadyStreamOfPrefetches) {
   const auto chunk = [](Bytes, Bytes) { std::this_thread::sleep_for(std::chrono::microseconds(100)); };
   const Link::DoneFn submit_next = [&](bool, std::exception_ptr) {
     if (!stop && --num_left > 0) {
-      target->submit(kOut, TransferClass::kPrefetch, 0, kBlock, chunk, submit_next);
+      target->submit(kOut, TransferClass::kPrefetch, kBlock, chunk, submit_next);
     }
   };
   Link::Options ageing = options(kBlock, 1);
@@ -328,7 +328,7 @@ TEST(Link, BackgroundIsNotStarvedByASteadyStreamOfPrefetches) {
   Link link(ageing);
   target = &link;
   for (int i = 0; i < 2; ++i) { // one is always queued while the other ends
-    link.submit(kOut, TransferClass::kPrefetch, 0, kBlock, chunk, submit_next);
+    link.submit(kOut, TransferClass::kPrefetch, kBlock, chunk, submit_next);
   }
   EXPECT_TRUE(start(link, kOut, TransferClass::kBackground, kBlock, nothing)->complete());
   EXPECT_GT(num_left, 0); // else the stream had ended by itself
@@ -374,11 +374,11 @@ TEST(Link, TheDestructorEndsEveryTransfer) {
       outcomes.push_back(std::make_shared<Outcome>());
       const Link::DoneFn done = [&, outcome = outcomes.back()](bool complete, std::exception_ptr error) {
         if (outcome == outcomes.back()) { // a callback may still submit, to either direction
-          link.submit(kIn, TransferClass::kEvict, 0, kBlock, nothing, into(late));
+          link.submit(kIn, TransferClass::kEvict, kBlock, nothing, into(late));
         }
         outcome->set(complete, error);
       };
-      link.submit(kOut, TransferClass::kEvict, 0, kBlock, [&](Bytes, Bytes) { gate.pass(); }, done);
+      link.submit(kOut, TransferClass::kEvict, kBlock, [&](Bytes, Bytes) { gate.pass(); }, done);
     }
     gate.wait_for_arrival();
     opener = std::thread([&] {
@@ -400,8 +400,7 @@ TEST(Link, ReleasesTheCallbacksWhenATransferEnds) {
   std::shared_ptr<void> captured(nullptr, [&](void*) { released.set_value(); });
   Link::ChunkFn chunk = [captured](Bytes, Bytes) {};
   Link::DoneFn done = [captured = std::move(captured)](bool, std::exception_ptr) {};
-  const auto transfer =
-      link.submit(kOut, TransferClass::kEvict, 0, kBlock, std::move(chunk), std::move(done));
+  const auto transfer = link.submit(kOut, TransferClass::kEvict, kBlock, std::move(chunk), std::move(done));
   released.get_future().wait(); // although the transfer is still held
   EXPECT_NE(transfer, nullptr);
 }
@@ -472,7 +471,7 @@ TEST(Link, EveryDoneComesOnceUnderRandomSubmitsPromotesAndCancels) {
         };
         ++num_submitted;
         transfers.push_back(link.submit(
-            random() % 2 == 0 ? kOut : kIn, static_cast<TransferClass>(random() % 4), i, size, chunk, done));
+            random() % 2 == 0 ? kOut : kIn, static_cast<TransferClass>(random() % 4), size, chunk, done));
         const Link::TransferPtr& any = transfers[random() % transfers.size()];
         if (random() % 3 == 0) {
           link.promote(any, static_cast<TransferClass>(random() % 4));

@@ -32,7 +32,7 @@ class HeldLane {
       gate->opened.wait();
     };
     for (int thread = 0; thread < 2; ++thread) {
-      link.submit(direction, TransferClass::kDemand, 0, 1, hold, [](bool, std::exception_ptr) {});
+      link.submit(direction, TransferClass::kDemand, 1, hold, [](bool, std::exception_ptr) {});
     }
     gate_->arrived.wait();
   }

@@ -149,7 +149,6 @@ class Worker {
     engine_.link().submit(
         below(2) == 0 ? Direction::kOut : Direction::kIn,
         static_cast<TransferClass>(below(4)),
-        0,
         1 + below(4 * 4096),
         [pause](Bytes, Bytes) { std::this_thread::sleep_for(pause); },
         [](bool, std::exception_ptr) {});

@@ -15,10 +15,9 @@ const Clock::time_point kStart{100s};
 
 class TransferQueueTest : public ::testing::Test {
  protected:
-  Link::TransferPtr push(TransferClass cls, int64_t deadline = 0, Clock::time_point now = kStart) {
+  Link::TransferPtr push(TransferClass cls, Clock::time_point now = kStart) {
     auto transfer = std::make_shared<Link::Transfer>();
     transfer->cls = cls;
-    transfer->deadline = deadline;
     transfer->sequence = sequence_++;
     queue_.push(transfer, now);
     return transfer;
@@ -33,22 +32,21 @@ class TransferQueueTest : public ::testing::Test {
   int64_t sequence_ = 0;
 };
 
-TEST_F(TransferQueueTest, OrdersByClassThenDeadlineThenSubmission) {
-  const auto background = push(TransferClass::kBackground, -5);
+TEST_F(TransferQueueTest, OrdersByClassThenSubmission) {
+  const auto background = push(TransferClass::kBackground);
   const auto evict = push(TransferClass::kEvict);
-  const auto later = push(TransferClass::kPrefetch, 20);
-  const auto sooner = push(TransferClass::kPrefetch, 10);
-  const auto sooner_too = push(TransferClass::kPrefetch, 10);
-  const auto demand = push(TransferClass::kDemand, 99);
-  for (const auto& expected : {demand, sooner, sooner_too, later, evict, background}) {
+  const auto sooner = push(TransferClass::kPrefetch);
+  const auto later = push(TransferClass::kPrefetch);
+  const auto demand = push(TransferClass::kDemand);
+  for (const auto& expected : {demand, sooner, later, evict, background}) {
     EXPECT_EQ(pop(), expected);
   }
   EXPECT_TRUE(queue_.empty());
 }
 
 TEST_F(TransferQueueTest, PromotionMovesATransferAmongItsNewClass) {
-  const auto prefetch = push(TransferClass::kPrefetch, 5);
-  const auto background = push(TransferClass::kBackground, 1);
+  const auto prefetch = push(TransferClass::kPrefetch);
+  const auto background = push(TransferClass::kBackground);
   EXPECT_FALSE(queue_.has_demand());
   queue_.promote(background, TransferClass::kDemand, kStart);
   EXPECT_TRUE(queue_.has_demand());
@@ -68,14 +66,14 @@ TEST_F(TransferQueueTest, AClassThatWaitedTooLongGetsOneTurn) {
 TEST_F(TransferQueueTest, TimeWithoutTransfersIsNoWaiting) {
   push(TransferClass::kBackground);
   pop();
-  const auto demand = push(TransferClass::kDemand, 0, kStart + 9s);
-  push(TransferClass::kBackground, 0, kStart + 9s);
+  const auto demand = push(TransferClass::kDemand, kStart + 9s);
+  push(TransferClass::kBackground, kStart + 9s);
   EXPECT_EQ(queue_.next(kStart + 9s + 100ms), demand);
 }
 
 TEST_F(TransferQueueTest, TurnsOutOfOrderAreOneInEightAndGoToTheLongestWaiting) {
   const auto background = push(TransferClass::kBackground);
-  const auto evict = push(TransferClass::kEvict, 0, kStart + 1ms);
+  const auto evict = push(TransferClass::kEvict, kStart + 1ms);
   const auto demand = push(TransferClass::kDemand);
   std::vector<Link::TransferPtr> turns;
   for (int second = 1; second <= 16; ++second) { // so slow that every class is always overdue

@@ -3,22 +3,33 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/copy.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "random.h"
+#include "runtime/counters.h"
 
 namespace emulated_cuda {
 namespace {
 
-// They overwrite their first argument without reading it.
-bool only_overwrites(const c10::OperatorHandle& op) {
-  static const std::unordered_set<std::string> names{"aten::copy_", "aten::zero_", "aten::fill_"};
-  const auto& name = op.schema().name();
-  return names.count(name) > 0 || (name.back() == '_' && op.hasTag(at::Tag::nondeterministic_seeded));
+// In-place operators that never read what they write, or not with a beta of 0.
+bool may_only_write(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string> names{
+      "aten::copy_",
+      "aten::zero_",
+      "aten::fill_",
+      "aten::addmm_",
+      "aten::addmv_",
+      "aten::addbmm_",
+      "aten::baddbmm_",
+      "aten::addr_",
+  };
+  return names.count(op.schema().name()) > 0 || op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
 // Written though the schema does not say so.
@@ -42,8 +53,11 @@ void copy_results(const torch::jit::Stack& results, const torch::jit::Stack& out
     if (outputs[i].isNone())
       continue;
     if (outputs[i].isTensor()) {
-      if (outputs[i].toTensor().defined())
-        outputs[i].toTensor().copy_(results[i].toTensor());
+      const auto& output = outputs[i].toTensor();
+      const auto& result = results[i].toTensor();
+      // Where the Meta kernel has a shape the CPU may have nothing: the statistics saved by a norm in evaluation.
+      if (output.defined() && result.defined() && (result.numel() > 0 || output.numel() == 0))
+        output.copy_(result);
       continue;
     }
     const auto from = results[i].toTensorVector();
@@ -76,9 +90,10 @@ bool Call::writes(size_t argument) const {
   return (alias != nullptr && alias->isWrite()) || hidden_write(schema_, declared);
 }
 
+// An argument that is written counts as read only where it must be: a write conflicts with all that a read
+// does, and reading asks for bytes that were written before.
 bool Call::reads(size_t argument) const {
-  const auto& declared = schema_.arguments()[argument];
-  return !declared.is_out() && !(argument == 0 && writes(0) && only_overwrites(op_));
+  return !writes(argument) || (argument == 0 && schema_.name().back() == '_' && !may_only_write(op_));
 }
 
 bool Call::has_plain_returns() const {
@@ -123,9 +138,37 @@ bool Call::run_meta(torch::jit::Stack& results) {
   meta_arguments_ = results;
   try {
     op_.callBoxedForDispatchKey(c10::DispatchKey::Meta, results);
+  } catch (const c10::NotImplementedError&) {
+    results.clear();
+    return only_in_place() || like_first_list(results);
   } catch (const std::exception&) {
     return false; // the CPU's kernel knows, or has the better message
   }
+  return true;
+}
+
+bool Call::only_in_place() const {
+  for (size_t i = 0; i < schema_.returns().size(); i++)
+    if (!argument_of_return(i))
+      return false;
+  return std::none_of(schema_.arguments().begin(), schema_.arguments().end(), [](const auto& argument) {
+    return argument.is_out();
+  });
+}
+
+// The foreach operators have no Meta kernels; on floating tensors their results are like their first list.
+bool Call::like_first_list(torch::jit::Stack& results) const {
+  if (!schema_.name().starts_with("aten::_foreach_") || !arguments_[0].isTensorList())
+    return false;
+  const bool reduces = schema_.name() == "aten::_foreach_norm" || schema_.name() == "aten::_foreach_max";
+  std::vector<at::Tensor> metas;
+  for (const at::Tensor& tensor : arguments_[0].toTensorVector()) {
+    if (!tensor.is_floating_point())
+      return false;
+    auto meta = Twins(c10::DeviceType::Meta).of(tensor);
+    metas.push_back(reduces ? at::empty_like(meta.sum()) : meta);
+  }
+  results.emplace_back(metas);
   return true;
 }
 
@@ -188,13 +231,14 @@ bool Call::run_queued(torch::jit::Stack& stack) {
   Twins twins(c10::DeviceType::CPU);
   torch::jit::Stack outputs;
   torch::jit::Stack returned;
-  for (size_t i = 0; i < metas.size(); i++) {
+  for (size_t i = 0; i < schema_.returns().size(); i++) {
     if (const auto argument = argument_of_return(i)) {
       returned.push_back(arguments_[*argument]);
       outputs.emplace_back();
       continue;
     }
     returned.push_back(map_tensors(metas[i], [&](const at::Tensor& meta) {
+      TORCH_CHECK(meta.layout() == c10::kStrided, name_, ": only strided tensors are emulated");
       auto output = empty_on(device_, meta);
       footprint.writes.push_back(output);
       return output;
@@ -202,7 +246,8 @@ bool Call::run_queued(torch::jit::Stack& stack) {
     outputs.push_back(
         map_tensors(returned.back(), [&](const at::Tensor& output) { return twins.of(output); }));
   }
-  enqueue(device_, name_, footprint, [op = op_, outputs, results = cpu_arguments()]() mutable {
+  enqueue(device_, name_, footprint, [op = op_, outputs, arguments = cpu_arguments()] {
+    auto results = arguments; // a captured graph runs it again
     op.callBoxed(results);
     copy_results(results, outputs);
   });
@@ -230,8 +275,15 @@ void Call::run_waiting(torch::jit::Stack& stack) {
 
 void emulate(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   Call call(op, *stack);
-  if (call.has_plain_returns() || op.hasTag(at::Tag::dynamic_output_shape) || !call.run_queued(*stack))
-    call.run_waiting(*stack);
+  static const std::unordered_set<std::string> wrong_meta{
+      "aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+  // The tag is on indexing too, where only a mask's shape depends on data, and the Meta kernel knows.
+  const bool dynamic = op.hasTag(at::Tag::dynamic_output_shape) && op.schema().name() != "aten::index";
+  const bool waits = dynamic || call.has_plain_returns() || wrong_meta.count(op.schema().name()) > 0;
+  if (!waits && call.run_queued(*stack))
+    return;
+  counters().waiting_ops++;
+  call.run_waiting(*stack);
 }
 
 } // namespace emulated_cuda

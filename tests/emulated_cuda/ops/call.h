@@ -32,6 +32,9 @@ class Call {
   // The argument that a return of an in-place or out= operator is.
   std::optional<size_t> argument_of_return(size_t result) const;
 
+  bool only_in_place() const;
+  bool like_first_list(torch::jit::Stack& results) const;
+
   bool run_meta(torch::jit::Stack& results);
   void resize_outputs(const torch::jit::Stack& metas);
   torch::jit::Stack cpu_arguments();

@@ -24,7 +24,6 @@ const std::unordered_set<std::string> kOwnKernels{
     "aten::_local_scalar_dense",
     "aten::is_pinned",
     "aten::_pin_memory",
-    "aten::equal",
     "aten::_cudnn_init_dropout_state",
     "aten::_nested_tensor_from_mask",
     "aten::is_set_to",

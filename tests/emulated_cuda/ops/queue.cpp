@@ -6,6 +6,7 @@
 #include <ATen/cuda/EmptyTensor.h>
 #include <ATen/record_function.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdio>
@@ -27,6 +28,7 @@ void compute_unobserved(const std::function<void()>& compute, int threads) {
 
 void submit(
     c10::DeviceIndex device, const std::string& name, const Footprint& footprint, std::function<void()> run) {
+  const c10::cuda::CUDAGuard guard(device); // the handle of a default stream says no device
   const auto stream = stream_of(c10::cuda::getCurrentCUDAStream(device).stream());
   stream->submit({name, std::move(run), accesses_of(footprint), true});
 }
@@ -61,6 +63,7 @@ void enqueue_and_wait(
       error = std::current_exception();
     }
   });
+  const c10::cuda::CUDAGuard guard(device);
   C10_CUDA_CHECK(cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream(device).stream()));
   if (error)
     std::rethrow_exception(error);

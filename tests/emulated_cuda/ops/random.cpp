@@ -14,6 +14,7 @@ at::Generator draw(const std::optional<at::Generator>& generator, c10::DeviceInd
   {
     std::lock_guard lock(on_device.mutex());
     const auto state = on_device.get<at::CUDAGeneratorImpl>()->philox_cuda_state(4);
+    TORCH_CHECK(!state.captured_, "random numbers in a captured graph are not emulated");
     seed = state.seed_.val;
     offset = state.offset_.val;
   }

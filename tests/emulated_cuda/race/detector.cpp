@@ -47,6 +47,7 @@ std::string range_text(const char* begin, uint64_t bytes) {
 struct Examination {
   const VectorClock& clock;
   Moment now;
+  bool replayed = false;
   const char* begin = nullptr;
   uint64_t bytes = 0;
 
@@ -59,8 +60,8 @@ struct Examination {
   }
 
   void conflict(const char* does, const char* did, const Moment& before) {
-    std::string what = of_stream(*now.site) + " " + does + " bytes that " + of_stream(*before.site) + " " + did +
-        ", and nothing orders the two";
+    std::string what = of_stream(*now.site) + " " + does + " bytes that " + of_stream(*before.site) + " " +
+        did + ", and nothing orders the two";
     if (before.before_reuse)
       what += "; the caching allocator gave the block away in between";
     found(what, before);
@@ -69,7 +70,7 @@ struct Examination {
   void read(Cell& cell, bool copies) {
     if (unordered(cell.write))
       conflict("reads", "writes", cell.write);
-    if (cell.content == Content::kFreed)
+    if (cell.content == Content::kFreed && !replayed)
       found(of_stream(*now.site) + " reads freed memory", cell.write);
     else if (cell.content == Content::kUnwritten && !copies)
       found(of_stream(*now.site) + " reads memory that nothing was written to", {});
@@ -87,7 +88,7 @@ struct Examination {
     for (const auto& read : cell.reads)
       if (unordered(read))
         conflict("writes", "reads", read);
-    if (cell.content == Content::kFreed)
+    if (cell.content == Content::kFreed && !replayed)
       found(of_stream(*now.site) + " writes freed memory", cell.write);
   }
 };
@@ -108,9 +109,8 @@ void hand_on_unwritten(const Work& work) {
       ranges.emplace_back(at - from.begin, cell.end - at);
   });
   for (const auto& [offset, bytes] : ranges)
-    state().shadow.each(to.begin + offset, bytes, [](const char*, Cell& cell) {
-      cell.content = Content::kUnwritten;
-    });
+    state().shadow.each(
+        to.begin + offset, bytes, [](const char*, Cell& cell) { cell.content = Content::kUnwritten; });
 }
 
 void examine(const Work& work, Examination& examination) {
@@ -184,7 +184,7 @@ VectorClock queued(uint64_t stream, const Work& work) {
     mine[stream]++;
     clock = mine;
     if (!work.accesses.empty()) {
-      Examination examination{clock, {stream, clock[stream], std::move(site), false}};
+      Examination examination{clock, {stream, clock[stream], std::move(site), false}, work.replayed};
       examine(work, examination);
     }
   }

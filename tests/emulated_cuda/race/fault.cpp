@@ -53,8 +53,8 @@ void on_fault(bool (*touched)(char*, bool)) {
 
 } // namespace emulated_cuda::race
 
-extern "C" __attribute__((visibility("default"))) int
-sigaction(int signal, const struct sigaction* wanted, struct sigaction* before) noexcept {
+extern "C" __attribute__((visibility("default"))) int sigaction(
+    int signal, const struct sigaction* wanted, struct sigaction* before) noexcept {
   using namespace emulated_cuda::race;
   if (signal != SIGSEGV || touched_ == nullptr)
     return real_sigaction()(signal, wanted, before);

@@ -26,6 +26,7 @@ void PageGuard::add(char* begin, uint64_t bytes) {
 
 void PageGuard::remove(const char* begin) {
   blocks_.erase(const_cast<char*>(begin));
+  busy_.erase(const_cast<char*>(begin));
 }
 
 PageGuard::Blocks::iterator PageGuard::block_of(const char* address) {
@@ -60,12 +61,20 @@ void PageGuard::device_access(const Access& access, const Moment& moment) {
   if (found == blocks_.end())
     return;
   char* begin = const_cast<char*>(access.begin);
-  found->second.pending.push_back({begin, begin + access.bytes, access.write, moment});
-  protect(found->second, begin, begin + access.bytes);
+  char* end = begin + access.bytes;
+  busy_.insert(found->first);
+  for (auto& p : found->second.pending)
+    if (p.begin == begin && p.end == end && p.write == access.write && p.moment.stream == moment.stream) {
+      p.moment = moment; // a later copy of the same kind: waiting for it is waiting for both
+      return;
+    }
+  found->second.pending.push_back({begin, end, access.write, moment});
+  protect(found->second, begin, end);
 }
 
 void PageGuard::host_knows(const VectorClock& clock) {
-  for (auto& [_, block] : blocks_) {
+  for (auto busy = busy_.begin(); busy != busy_.end();) {
+    auto& block = blocks_[*busy];
     auto& pending = block.pending;
     const auto done = std::stable_partition(pending.begin(), pending.end(), [&](const Pending& p) {
       return at(clock, p.moment.stream) < p.moment.count;
@@ -74,6 +83,7 @@ void PageGuard::host_knows(const VectorClock& clock) {
     pending.erase(done, pending.end());
     for (const auto& p : opened)
       protect(block, p.begin, p.end);
+    busy = pending.empty() ? busy_.erase(busy) : std::next(busy);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "clock.h"
@@ -44,6 +45,7 @@ class PageGuard {
   void protect(const Block& block, char* begin, char* end) const;
 
   Blocks blocks_;
+  std::set<char*> busy_; // blocks with anything pending
 };
 
 // Runs `touched` when the host touches a closed page; true means that the access may be tried again.

@@ -24,11 +24,13 @@ std::string frame_text(void* frame) {
     return "";
   const char* slash = std::strrchr(info.dli_fname, '/');
   const std::string library = slash == nullptr ? info.dli_fname : slash + 1;
-  if (library.starts_with("libemulated_") || library.starts_with("python") || library.starts_with("libpython"))
+  if (library.starts_with("libemulated_") || library.starts_with("python") ||
+      library.starts_with("libpython"))
     return "";
   if (info.dli_sname == nullptr) {
     char offset[32];
-    std::snprintf(offset, sizeof offset, "+0x%zx", static_cast<char*>(frame) - static_cast<char*>(info.dli_fbase));
+    std::snprintf(
+        offset, sizeof offset, "+0x%zx", static_cast<char*>(frame) - static_cast<char*>(info.dli_fbase));
     return library + offset;
   }
   int status = 0;
@@ -36,7 +38,8 @@ std::string frame_text(void* frame) {
   std::string name = status == 0 ? readable : info.dli_sname;
   std::free(readable);
   // PyTorch's wrappers around every call would hide the one line that matters.
-  for (const char* noise : {"wrap_kernel_functor", "c10::impl::", "c10::Dispatcher", "::redispatch", "make_boxed_"})
+  for (const char* noise :
+       {"wrap_kernel_functor", "c10::impl::", "c10::Dispatcher", "::redispatch", "make_boxed_"})
     if (name.find(noise) != std::string::npos)
       return "";
   return library + ": " + name.substr(0, 160);

@@ -2,9 +2,30 @@
 // Streams and events.
 #include "api.h"
 #include "event.h"
+#include "race/detector.h"
 #include "stream.h"
 
 using namespace emulated_cuda;
+
+namespace {
+
+// The host cannot wait for work that is not going to run.
+bool spoils_capture(Stream& stream) {
+  const auto graph = stream.capture();
+  if (graph)
+    graph->invalid = true;
+  return graph != nullptr;
+}
+
+// Once it runs, the host may learn from it that the work before it is done.
+void submit_host_function(Stream& stream, std::function<void()> function) {
+  stream.submit({"host function", [clock = race::clock_of(stream.index()), function = std::move(function)] {
+                   race::host_knows(clock);
+                   function();
+                 }});
+}
+
+} // namespace
 
 EMULATED_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   FAIL_AS_ASKED(cudaErrorMemoryAllocation);
@@ -40,6 +61,7 @@ EMULATED_API cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priorit
 EMULATED_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   const auto stream = stream_of(handle);
   REQUIRE(stream, cudaErrorInvalidResourceHandle);
+  REQUIRE(!spoils_capture(*stream), cudaErrorStreamCaptureUnsupported);
   stream->synchronize();
   return device_error();
 }
@@ -47,6 +69,7 @@ EMULATED_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 EMULATED_API cudaError_t cudaStreamQuery(cudaStream_t handle) {
   const auto stream = stream_of(handle);
   REQUIRE(stream, cudaErrorInvalidResourceHandle);
+  REQUIRE(!spoils_capture(*stream), cudaErrorStreamCaptureUnsupported);
   return stream->idle() ? device_error() : cudaErrorNotReady;
 }
 
@@ -62,7 +85,7 @@ EMULATED_API cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t fu
   FAIL_AS_ASKED(cudaErrorUnknown);
   const auto stream = stream_of(handle);
   REQUIRE(stream, cudaErrorInvalidResourceHandle);
-  stream->submit({"host function", [=] { function(argument); }});
+  submit_host_function(*stream, [=] { function(argument); });
   return cudaSuccess;
 }
 
@@ -70,7 +93,7 @@ EMULATED_API cudaError_t
 cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t function, void* argument, unsigned) {
   const auto stream = stream_of(handle);
   REQUIRE(stream, cudaErrorInvalidResourceHandle);
-  stream->submit({"host function", [=] { function(handle, cudaSuccess, argument); }});
+  submit_host_function(*stream, [=] { function(handle, cudaSuccess, argument); });
   return cudaSuccess;
 }
 
@@ -120,27 +143,4 @@ EMULATED_API cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cuda
   REQUIRE(from && to, cudaErrorInvalidResourceHandle);
   const cudaError_t error = to->elapsed_since(*from, *ms);
   return error == cudaErrorNotReady ? error : failed(error);
-}
-
-EMULATED_API cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
-EMULATED_API cudaError_t cudaStreamGetCaptureInfo(
-    cudaStream_t,
-    cudaStreamCaptureStatus* status,
-    unsigned long long* id,
-    cudaGraph_t*,
-    const cudaGraphNode_t**,
-    const cudaGraphEdgeData**,
-    size_t*) {
-  *status = cudaStreamCaptureStatusNone;
-  if (id != nullptr)
-    *id = 0;
-  return cudaSuccess;
-}
-
-EMULATED_API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
-  return cudaSuccess;
 }

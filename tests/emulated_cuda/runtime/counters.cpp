@@ -43,6 +43,7 @@ extern "C" __attribute__((visibility("default"))) uint64_t emulated_cuda_counter
   COUNTER(d2d_copies)
   COUNTER(ops)
   COUNTER(races)
+  COUNTER(waiting_ops)
 #undef COUNTER
   if (std::strcmp(name, "h2d_busy_ns") == 0)
     return busy_ns(Direction::kToDevice);

@@ -12,6 +12,7 @@ struct Counters {
   std::atomic<uint64_t> pinned_bytes{0}, pinned_peak_bytes{0}, pinned_allocations{0};
   std::atomic<uint64_t> h2d_bytes{0}, h2d_copies{0}, d2h_bytes{0}, d2h_copies{0}, d2d_bytes{0}, d2d_copies{0};
   std::atomic<uint64_t> ops{0}, races{0};
+  std::atomic<uint64_t> waiting_ops{0}; // called, and waited for as no real operator would be
 };
 
 Counters& counters();

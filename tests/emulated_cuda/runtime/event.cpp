@@ -20,6 +20,10 @@ std::unordered_map<Event*, std::shared_ptr<Event>>& events() {
 
 void Event::record(Stream& stream) {
   std::lock_guard lock(mutex_);
+  const auto graph = stream.capture();
+  graph_ = graph;
+  if (graph)
+    return;
   clock_ = stream.submit({"cudaEventRecord", [self = shared_from_this(), number = ++records_] {
                             {
                               std::lock_guard lock(self->mutex_);
@@ -34,6 +38,10 @@ void Event::record(Stream& stream) {
 
 void Event::wait_on(Stream& stream) {
   std::lock_guard lock(mutex_);
+  if (const auto graph = graph_.lock()) {
+    stream.set_capture(graph); // it joins; the graph keeps the order of submission
+    return;
+  }
   race::ordered_after(stream.index(), clock_);
   if (reached_ >= records_)
     return;

@@ -31,6 +31,7 @@ class Event : public std::enable_shared_from_this<Event> {
   std::condition_variable changed_;
   uint64_t records_ = 0; // asked for
   uint64_t reached_ = 0; // the last that a stream came to
+  std::weak_ptr<Graph> graph_; // the capture that the last record was part of
   std::vector<uint64_t> clock_; // of the last record, for the race detector
   std::chrono::steady_clock::time_point time_;
 };

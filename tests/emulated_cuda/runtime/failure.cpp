@@ -22,7 +22,12 @@ bool injected_failure(const char* function) {
     return false;
   static std::mutex mutex;
   static auto& calls = *new std::map<std::string, uint64_t>;
+  static uint64_t version = 0;
   std::lock_guard lock(mutex);
+  if (version != knobs().failures_version) {
+    version = knobs().failures_version;
+    calls.clear();
+  }
   const uint64_t call = ++calls[function];
   for (const auto& failure : knobs().failures) {
     if (failure.function != function)

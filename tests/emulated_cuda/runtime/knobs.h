@@ -26,6 +26,8 @@ struct Knobs {
   uint64_t delay_us = 0; // the longest random delay before a piece of work; 0: none
   bool race = false;
   std::vector<InjectedFailure> failures;
+  uint64_t failures_version = 0; // calls are counted anew whenever it changes
+  uint64_t seed_version = 0;
 };
 
 const Knobs& knobs();

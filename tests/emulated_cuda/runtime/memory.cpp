@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -67,6 +68,7 @@ char* allocate(int device, uint64_t bytes, uint64_t cap) {
     begin = map_pages(mapped);
   if (begin == nullptr)
     return nullptr;
+  std::memset(begin, 0xff, bytes); // NaNs, so that a use of what was never written shows
   allocations()[begin] = {bytes, device, true, view};
   race::memory_changed(begin, bytes);
   if (view != nullptr)
@@ -163,7 +165,11 @@ Place place_of(const void* address) {
     return pageable;
   char* view = allocation.view == nullptr ? at : allocation.view + (at - begin);
   return {
-      allocation.device < 0 ? Where::kPinned : Where::kDevice, allocation.device, begin, allocation.bytes, view};
+      allocation.device < 0 ? Where::kPinned : Where::kDevice,
+      allocation.device,
+      begin,
+      allocation.bytes,
+      view};
 }
 
 } // namespace emulated_cuda

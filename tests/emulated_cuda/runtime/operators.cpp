@@ -7,10 +7,17 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "stream.h"
+
 namespace emulated_cuda {
 namespace {
 
 void* library = nullptr;
+
+// Work may use what the process is about to destroy.
+void finish_all_work() {
+  synchronize_device(-1);
+}
 
 } // namespace
 
@@ -31,6 +38,7 @@ void load_operators() {
     std::fprintf(stderr, "emulated_cuda: %s\n", dlerror());
     std::abort();
   }
+  std::atexit(finish_all_work);
 }
 
 void observe_caching_allocator() {

@@ -45,12 +45,17 @@ std::shared_ptr<Stream> thread_stream(int device) {
 } // namespace
 
 Stream::Stream(int device, int priority, uint64_t index)
-    : device_(device), priority_(priority), index_(index), delays_(knobs().seed * 1000003 + index) {}
+    : device_(device), priority_(priority), index_(index) {}
 
 std::vector<uint64_t> Stream::submit(Work work) {
   std::vector<uint64_t> clock;
   {
     std::lock_guard lock(mutex_);
+    if (capture_) {
+      std::lock_guard graph_lock(capture_->mutex);
+      capture_->work.push_back(std::move(work));
+      return {};
+    }
     clock = race::queued(index_, work);
     queue_.push_back(std::move(work));
   }
@@ -72,6 +77,16 @@ bool Stream::idle() {
   return idle;
 }
 
+std::shared_ptr<Graph> Stream::capture() {
+  std::lock_guard lock(mutex_);
+  return capture_;
+}
+
+void Stream::set_capture(std::shared_ptr<Graph> graph) {
+  std::lock_guard lock(mutex_);
+  capture_ = std::move(graph);
+}
+
 void Stream::close() {
   {
     std::lock_guard lock(mutex_);
@@ -81,15 +96,21 @@ void Stream::close() {
 }
 
 void Stream::do_next(Work& work) {
-  if (knobs().delay_us > 0 && delays_() % 2 == 0)
-    std::this_thread::sleep_for(std::chrono::microseconds(delays_() % knobs().delay_us));
+  const Knobs& knobs = emulated_cuda::knobs();
+  if (!seeded_ || seed_version_ != knobs.seed_version) {
+    seeded_ = true;
+    seed_version_ = knobs.seed_version;
+    delays_.seed(knobs.seed * 1000003 + index_);
+  }
+  if (knobs.delay_us > 0 && delays_() % 2 == 0)
+    std::this_thread::sleep_for(std::chrono::microseconds(delays_() % knobs.delay_us));
   const auto start = Clock::now();
   work.run();
   if (!work.compute)
     return;
   counters().ops++;
-  if (knobs().slowdown > 1)
-    std::this_thread::sleep_for((Clock::now() - start) * (knobs().slowdown - 1));
+  if (knobs.slowdown > 1)
+    std::this_thread::sleep_for((Clock::now() - start) * (knobs.slowdown - 1));
 }
 
 void Stream::run(const std::shared_ptr<Stream>& stream) {
@@ -149,16 +170,28 @@ cudaStream_t handle_of(const std::shared_ptr<Stream>& stream) {
   return reinterpret_cast<cudaStream_t>(stream.get());
 }
 
-void synchronize_device(int device) {
+namespace {
+
+std::vector<std::shared_ptr<Stream>> all_streams() {
+  std::lock_guard lock(streams_mutex);
   std::vector<std::shared_ptr<Stream>> all;
-  {
-    std::lock_guard lock(streams_mutex);
-    for (const auto& [_, stream] : streams())
-      if (device < 0 || stream->device() == device)
-        all.push_back(stream);
-  }
-  for (const auto& stream : all)
-    stream->synchronize();
+  for (const auto& [_, stream] : streams())
+    all.push_back(stream);
+  return all;
+}
+
+} // namespace
+
+void end_capture(const std::shared_ptr<Graph>& graph) {
+  for (const auto& stream : all_streams())
+    if (stream->capture() == graph)
+      stream->set_capture(nullptr);
+}
+
+void synchronize_device(int device) {
+  for (const auto& stream : all_streams())
+    if (device < 0 || stream->device() == device)
+      stream->synchronize();
 }
 
 int current_device() {

@@ -26,6 +26,16 @@ struct Work {
   std::function<void()> run{};
   std::vector<Access> accesses{};
   bool compute = false; // an operator, which the slowdown applies to
+  bool replayed = false; // of a graph, whose memory pool keeps blocks that look free
+};
+
+// What streams were given while they captured, in an order in which it may run.
+struct Graph {
+  uint64_t id = 0;
+  const void* origin = nullptr; // the stream whose capture it is
+  std::mutex mutex;
+  std::vector<Work> work;
+  bool invalid = false;
 };
 
 // A queue of work and the thread that does it, in order.
@@ -39,6 +49,9 @@ class Stream {
   bool idle();
   // The thread ends once the queue is empty.
   void close();
+
+  std::shared_ptr<Graph> capture();
+  void set_capture(std::shared_ptr<Graph> graph);
 
   int device() const {
     return device_;
@@ -58,12 +71,15 @@ class Stream {
   const int device_;
   const int priority_;
   const uint64_t index_;
-  std::mt19937_64 delays_;
+  std::mt19937_64 delays_; // of this stream's thread alone
+  bool seeded_ = false;
+  uint64_t seed_version_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;
   bool busy_ = false;
   bool closed_ = false;
+  std::shared_ptr<Graph> capture_; // null: work runs
 };
 
 std::shared_ptr<Stream> create_stream(int device, int priority);
@@ -72,6 +88,9 @@ bool destroy_stream(cudaStream_t handle);
 // Null for a handle that is none. The default streams are those of the current device and thread.
 std::shared_ptr<Stream> stream_of(cudaStream_t handle);
 cudaStream_t handle_of(const std::shared_ptr<Stream>& stream);
+
+// All streams that take part in a capture run their work again.
+void end_capture(const std::shared_ptr<Graph>& graph);
 
 void synchronize_device(int device); // -1: all
 int current_device();

@@ -45,14 +45,15 @@ void train(torchlms::Session& session, std::ostream& gradients) {
 extern "C" const char* train_chain(int64_t budget_bytes, const char* folder) {
   static std::string answer;
   try {
-    torchlms::Options options;
+    auto options = torchlms::Options::from_environment();
     options.budget_bytes = budget_bytes;
     options.min_offload_bytes = 1 << 16;
     torchlms::Session session(options);
     std::ofstream gradients(std::string(folder) + "/gradients", std::ios::binary);
     train(session, gradients);
     std::ofstream(std::string(folder) + "/plan.json") << session.plan_json();
-    answer = session.report().swapped_bytes > 0 ? "" : "nothing was swapped";
+    const torchlms::Report report = session.report();
+    answer = report.swapped_bytes + report.recomputed_bytes > 0 ? "" : "nothing was moved";
   } catch (const torchlms::SetupError& error) {
     answer = std::string("SetupError: ") + error.what();
   } catch (const std::exception& error) {

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A few hundred fuzzed programs, and that the fuzzer itself does what it says.
+TORCHLMS_FUZZ_PROGRAMS says how many (default 300)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import fuzz
+from differential import Settings, failure_of, run_plain
+from execution import Note, Trainer
+from program import OPS, SPECIAL, FuzzProgram, Line, Step, make_program, shrink
+from regions import REGIONS
+from workers import NUM_WARM_UPS, Worker
+from writes import WRITES
+
+NUM_PROGRAMS = int(os.environ.get("TORCHLMS_FUZZ_PROGRAMS", "300"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_collections() -> Iterator[None]:
+    for seed in range(NUM_WARM_UPS):
+        run_plain(make_program(seed))
+    gc.collect()
+    gc.freeze()  # the many collections need not walk what imports made
+    yield
+    gc.unfreeze()
+
+
+def program_of(*lines: Line, steps: int = 3) -> FuzzProgram:
+    return FuzzProgram(lines, (2, 3, 4), (Step("backward"),) * steps)
+
+
+def test_fuzzed_programs_are_exact_and_leave_nothing_and_most_of_them_move_something() -> None:
+    results = fuzz.run_many(0, NUM_PROGRAMS, num_workers=2)
+    assert len(results) == NUM_PROGRAMS
+    failures = [fuzz.describe(result) for result in results if result["failure"] is not None]
+    assert not failures, "\n\n".join(failures)
+    assert fuzz.share_moved(results) > 0.5
+    for what in ("swapped", "recomputed", "followed"):
+        assert sum(result[what] for result in results) > NUM_PROGRAMS // 4, what
+    refused = sum(result["errors"] for result in results)
+    assert refused < sum(result["steps"] for result in results) // 4
+    assert sum(result["refused"] for result in results) < NUM_PROGRAMS // 20
+
+
+@pytest.mark.parametrize("policy", ["swap", "recompute"])
+def test_every_op_runs_in_a_program_of_its_own(policy: str) -> None:
+    for op in [*OPS, *WRITES, *REGIONS]:
+        program = program_of(Line("add", 0, 1), Line(op, 2, 1), Line("sin", 2, 0), steps=2)
+        refused = [leaf for leaf in run_plain(program).results[0][0] if isinstance(leaf, Note)]
+        assert not refused or op == "write_part", (op, refused)
+        assert failure_of(program, Settings(policy)) is None, op
+
+
+def test_a_failing_program_is_shrunk_to_the_line_that_fails() -> None:
+    program = make_program(3)
+    culprit = program.lines[len(program.lines) // 2].op
+
+    def fails(candidate: FuzzProgram) -> bool:
+        return any(line.op == culprit for line in candidate.lines)
+
+    assert [line.op for line in shrink(program, fails).lines] == [culprit]
+
+
+def test_programs_reach_every_op_and_can_be_read_back() -> None:
+    programs = [make_program(seed) for seed in range(1000)]
+    reached = {line.op for program in programs for line in program.lines}
+    assert reached == {*OPS, *WRITES, *REGIONS, *SPECIAL}
+    assert all(FuzzProgram.from_json(program.to_json()) == program for program in programs[:50])
+
+
+def test_a_worker_that_crashes_fails_one_program_only() -> None:
+    worker = Worker()
+    try:
+        assert worker.ask({"seed": "crash"})["failure"] is not None
+        assert worker.ask({"seed": 0})["failure"] is None
+    finally:
+        worker.stop()
+
+
+def test_a_difference_in_one_bit_of_one_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of(Line("linear", 0, 0), Line("sin", 2, 0))
+    assert failure_of(program, Settings()) is None
+    finish = Trainer._finish
+
+    def flawed(self: Trainer, *args: object) -> None:
+        finish(self, *args)
+        if hasattr(self.harness, "lms"):
+            bits = self.layers.linear.bias.grad.view(torch.int32)
+            bits[random.randrange(bits.numel())] ^= 1
+
+    monkeypatch.setattr(Trainer, "_finish", flawed)
+    assert "other bytes" in str(failure_of(program, Settings()))
