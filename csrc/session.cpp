@@ -167,6 +167,9 @@ std::string Session::describe(Bytes requested) {
   if (const std::exception_ptr error = engine_->error()) {
     auto* thrower = disk_error_thrower.load();
     try {
+      if (!device_.is_host_memory()) {
+        engine_->rethrow_error(); // a copy that a GPU failed once may work: told here, it is forgotten
+      }
       std::rethrow_exception(error);
     } catch (const DiskError& disk_error) {
       if (thrower) {
@@ -227,7 +230,7 @@ std::string Session::where_the_rest_is() const {
   if (tiers.disk() && host_budget == 0) {
     return "Everything else was moved to disk already.";
   }
-  return tiers.disk() || tiers.host().used_bytes() < host_budget
+  return tiers.disk() || !tiers.host().was_full()
       ? "Everything else was moved off the device already."
       : "The host tier is full (host_budget is " + human_bytes(host_budget) +
           ") and there is no disk tier (disk_path).";

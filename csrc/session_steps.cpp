@@ -7,7 +7,6 @@
 #include "human.h"
 #include "plan/planner.h"
 #include "session.h"
-#include "swap/link_probe.h"
 #include "trace/json.h"
 
 namespace torchlms {
@@ -17,7 +16,6 @@ namespace {
 constexpr size_t kMostPrograms = 8;
 constexpr double kTolerance = 0.05; // a plan whose time is further off is made anew
 constexpr int kMostReplans = 2; // of one program
-constexpr Bytes kEnoughBytes = Bytes{32} << 20; // transfers that a bandwidth can be told from
 
 PlanPolicy plan_policy(Policy policy) {
   switch (policy) {
@@ -61,15 +59,6 @@ void add(Report::LinkUse& sum, const Report::LinkUse& use) {
 }
 
 } // namespace
-
-void Session::warn_pageable() {
-  if (!warned_pageable_ && engine_->tiers().host().is_pageable()) {
-    warned_pageable_ = true;
-    log(30,
-        "the system gave no more page-locked memory: copies go through pageable memory, more slowly; lower "
-        "host_budget, or raise the limit of locked memory (ulimit -l)");
-  }
-}
 
 void Session::learn_all() {
   warn_pageable();
@@ -118,44 +107,6 @@ void Session::learn(Tape::Outcome& outcome) {
     ++num_replans;
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
   }
-}
-
-void Session::learn_costs() {
-  if (given_costs_) {
-    return;
-  }
-  const auto update = [](const LinkStats& stats, double& bytes_per_s, bool& is_known) {
-    if (stats.bytes >= kEnoughBytes && stats.busy_us > 0) {
-      bytes_per_s = static_cast<double>(stats.bytes) * 1e6 / stats.busy_us;
-      is_known = true;
-    }
-  };
-  update(engine_->link().stats(Direction::kOut), costs_.out_bytes_per_s, knows_out_cost_);
-  update(engine_->link().stats(Direction::kIn), costs_.in_bytes_per_s, knows_in_cost_);
-}
-
-void Session::measure_link() {
-  if (given_costs_ || (knows_out_cost_ && knows_in_cost_) || options_.link_limit_bytes_per_s > 0) {
-    return;
-  }
-  const auto learn = [this](const LinkSpeed& speed) {
-    costs_.out_bytes_per_s = speed.out_bytes_per_s;
-    costs_.in_bytes_per_s = speed.in_bytes_per_s;
-    knows_out_cost_ = knows_in_cost_ = true;
-  };
-  try {
-    if (const auto speed = measure_host(*engine_, kEnoughBytes)) {
-      learn(*speed);
-    } else if (DiskStore* disk = engine_->tiers().disk()) {
-      // A file of its own: the step's disk use is reported, and its budget may be small.
-      DiskStore probe(options_.disk_path, std::min(kEnoughBytes, disk->budget_bytes()));
-      learn(measure_disk(probe, engine_->link(), probe.budget_bytes()));
-    }
-  } catch (const DiskError& error) {
-    log(30, std::string("the disk's speed could not be measured, an assumed one is used: ") + error.what());
-  }
-  engine_->link().reset_stats();
-  engine_->link().take_records();
 }
 
 void Session::publish(const Tape::Outcome& outcome) {

@@ -39,6 +39,7 @@ HostBlock HostPool::try_allocate(Bytes size) {
   const Bytes rounded = (size + kAlignment - 1) / kAlignment * kAlignment;
   const std::lock_guard lock(mutex_);
   if (rounded == 0 || used_bytes_ + rounded > budget_bytes_) {
+    was_full_ = was_full_ || rounded > 0;
     return {};
   }
   char* data = take_kept(rounded);
@@ -125,6 +126,11 @@ Bytes HostPool::peak_bytes() const {
 int64_t HostPool::num_allocations() const {
   const std::lock_guard lock(mutex_);
   return num_allocations_;
+}
+
+bool HostPool::was_full() const {
+  const std::lock_guard lock(mutex_);
+  return was_full_;
 }
 
 bool HostPool::is_pageable() const {

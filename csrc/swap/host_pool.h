@@ -64,6 +64,7 @@ class TORCHLMS_EXPORT HostPool {
     return pins_;
   }
   int64_t num_allocations() const; // from the system, so far
+  bool was_full() const; // a block was refused
   bool is_pageable() const; // some block is not page-locked although it should be
 
  private:
@@ -86,6 +87,7 @@ class TORCHLMS_EXPORT HostPool {
   Bytes used_bytes_ = 0;
   Bytes peak_bytes_ = 0;
   int64_t num_allocations_ = 0;
+  bool was_full_ = false;
   bool is_pageable_ = false;
 };
 

@@ -36,8 +36,8 @@ def gpt() -> tuple[nn.Module, Loss]:
 
 
 def lstm() -> tuple[nn.Module, Loss]:
-    net = nn.LSTM(128, 192, num_layers=2, batch_first=True).cuda()
-    inputs = torch.randn(64, 32, 128).cuda()
+    net = nn.LSTM(128, 256, num_layers=2, batch_first=True).cuda()
+    inputs = torch.randn(64, 48, 128).cuda()
     return net, lambda: net(inputs)[0].square().mean()
 
 
@@ -62,7 +62,9 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     lms = None if options.plain else torchlms.offload(budget=options.budget, **settings)
     results: list[Any] = []
     allocated, pinned, errors = [], [], []
-    for _ in range(options.steps):
+    if options.fail:
+        bed.set_knob("FAIL", options.fail)
+    for step in range(options.steps):
         torch.manual_seed(1)
         try:
             if lms is None:
@@ -79,8 +81,10 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
             loss = None
             optimizer.zero_grad()
             continue
-        results = [loss.detach().cpu(), *(p.grad.cpu() for p in net.parameters())]
-        results += [b.cpu() for b in net.buffers()]
+        if step == options.steps - 1:
+            bed.set_knob("FAIL", "")
+            results = [loss.detach().cpu(), *(p.grad.cpu() for p in net.parameters())]
+            results += [b.cpu() for b in net.buffers()]
         if options.update:
             optimizer.step()
         optimizer.zero_grad()
@@ -106,13 +110,14 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--budget", type=int)
     parser.add_argument("--policy", default="swap")
-    parser.add_argument("--min-bytes", type=int, default=1 << 16)
+    parser.add_argument("--min-bytes", type=int, default=1 << 12)
     parser.add_argument("--host-budget", type=int)
     parser.add_argument("--disk-path")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--model-seed", type=int, default=0)
     parser.add_argument("--update", action="store_true", help="step the optimizer")
     parser.add_argument("--keep-going", action="store_true", help="after a step that failed")
+    parser.add_argument("--fail", help="once the model is there: cudaMalloc:7")
     parser.add_argument("--out")
     options = parser.parse_args()
     try:

@@ -25,7 +25,9 @@ TEST(HostPoolTest, DeclinesBeyondTheBudget) {
   OwnMemoryDevice device;
   HostPool pool(device, 10 * kPage, true);
   const HostBlock block = pool.try_allocate(6 * kPage);
+  EXPECT_FALSE(pool.was_full());
   EXPECT_FALSE(pool.try_allocate(5 * kPage));
+  EXPECT_TRUE(pool.was_full());
   EXPECT_TRUE(pool.try_allocate(4 * kPage));
 }
 
