@@ -230,10 +230,9 @@ std::string Session::where_the_rest_is() const {
   if (tiers.disk() && host_budget == 0) {
     return "Everything else was moved to disk already.";
   }
-  return tiers.disk() || !tiers.host().was_full()
-      ? "Everything else was moved off the device already."
-      : "The host tier is full (host_budget is " + human_bytes(host_budget) +
-          ") and there is no disk tier (disk_path).";
+  return tiers.disk() || !tiers.host().was_full() ? "Everything else was moved off the device already."
+                                                  : "The host tier is full (host_budget is " +
+          human_bytes(host_budget) + ") and there is no disk tier (disk_path).";
 }
 
 void Session::note_peak(Bytes held) {
