@@ -141,11 +141,11 @@ def judge(program: FuzzProgram, settings: Settings, plain: PlainRun, limit: int 
         offloaded = Offloaded(settings, before + limit if limit else "min", folder)
         try:
             got = run_program(program, offloaded)
-        except torchlms.BudgetError as error:
-            # A known step that no longer fits beside what is held now is refused at once, also where
-            # another step would have followed.
-            verdict.refused = program.changes
-            verdict.failure = None if program.changes else f"BudgetError: {error}"
+        except torch.OutOfMemoryError as error:
+            if program.changes or program.overlaps:
+                verdict.refused = True  # what it needs at least was measured step by step
+            else:
+                verdict.failure = f"{type(error).__name__}: {error}"
             got = None
         except Exception as error:
             verdict.failure = f"{type(error).__name__}: {error}"
@@ -197,14 +197,13 @@ def compare(expected: list[Any], got: list[Any], program: FuzzProgram, verdict: 
             part = f"trainer {trainer}, step {index // 2}, {('values', 'state')[index % 2]}"
             difference = difference_of(one, other)
             verdict.errors += any(isinstance(leaf, Note) for leaf in one)
-            if difference is None:
-                continue
             notes = [leaf for leaf in [*one, *other] if isinstance(leaf, Note)]
             if any(may_refuse(program, note) for note in notes):
-                verdict.refused = True
-            else:
+                verdict.refused = True  # plain PyTorch may refuse it too, but later in backward
+                return
+            if difference is not None:
                 verdict.failure = f"{part}: {difference}; {notes}"
-            return
+                return
 
 
 def may_refuse(program: FuzzProgram, note: str) -> bool:

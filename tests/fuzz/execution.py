@@ -121,7 +121,7 @@ class Trainer:
                     to_none=True
                 )  # how far a backward came that raised is nobody's promise
                 settle()
-            self.results.append(bits(values))
+            self.results.append(values)
             self.results.append(self._state())
             if not step.accumulates:
                 self._forget_gradients(to_none=index % 2 == 0)

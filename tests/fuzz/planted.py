@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("csrc", "include", "cmake", "torchlms", "tests/fuzz", "tests/python", "setup.py")
-COPIED += ("pyproject.toml", "build")
+COPIED += ("pyproject.toml", "README.md", "LICENSE", "build")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,7 @@ GROUPS: tuple[dict[str, ops.Op], ...] = (
 OPS: dict[str, ops.Op] = {name: op for group in GROUPS for name, op in group.items()}
 SPECIAL = ("threads", "raises", "forget")
 # Threads that train at once draw from one generator in any order, and share PyTorch's settings.
-UNFIT_FOR_THREADS = {*ops.RANDOM, "write_random", "threads", "deterministic"}
+UNFIT_FOR_THREADS = {*ops.RANDOM, "write_random", "threads", "deterministic", "dual"}
 
 # How a step's loss is used.
 ENDINGS = (
@@ -109,6 +109,12 @@ class FuzzProgram:
     def changes(self) -> bool:
         """Whether its steps differ."""
         return len(set(self.steps)) > 1 or any(line.op == "raises" for line in self.lines)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether graphs of several forward passes are alive at once."""
+        overlapping = ("pair", "interleaved", "late", "retain_late")
+        return self.num_trainers > 1 or any(step.ending in overlapping for step in self.steps)
 
 
 def make_program(seed: int) -> FuzzProgram:

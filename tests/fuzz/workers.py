@@ -16,8 +16,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-SECONDS_TO_START = 200
-SECONDS_PER_REQUEST = 60
+SECONDS_TO_START = 900
+SECONDS_PER_REQUEST = 300
 NUM_WARM_UPS = 12
 
 Request = dict[str, Any]
