@@ -202,8 +202,12 @@ Demand Session::demand_of(
   try {
     return options_.demand_of(op, arguments, outputs);
   } catch (...) {
+    // Another thread may have failed first: what is dropped here takes the GIL, which no lock may wait for.
+    const std::exception_ptr error = std::current_exception();
     const std::lock_guard lock(mutex_);
-    demand_error_ = std::current_exception();
+    if (!demand_error_) {
+      demand_error_ = error;
+    }
   }
   return Demand::kNone;
 }

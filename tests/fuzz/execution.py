@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from layers import COLUMNS, Context, Harness, Layers
 from program import OPS, FuzzProgram, Line, Step
 from regions import REGIONS, run_region
-from training import bits, seeded, settle
+from training import bits, in_threads, seeded, settle
 from writes import WRITES, is_writable
 
 MOST_REGISTERS = 6
@@ -113,7 +112,9 @@ class Trainer:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                values.append(type(error).__name__)  # plain PyTorch must refuse the same step
+                # Plain PyTorch must refuse the same step, maybe at another place: any hooks make it look at
+                # the history of what is saved when it is saved, not when it is read.
+                values[:] = [type(error).__name__]
                 values.append(Note(f"step {index} {step}: {type(error).__name__}: {error}"))
                 self.late = None
                 del error
@@ -212,7 +213,7 @@ class Trainer:
                 other.backward()
                 loss.backward()
         elif ending == "thread":
-            in_thread(loss.backward)
+            in_threads(loss.backward)
         elif ending not in ("drop", "eval"):
             self._change_parameters(ending)
             loss.backward()
@@ -234,23 +235,6 @@ class Note(str):
     """Says what happened; not compared."""
 
 
-def in_thread(function: Callable[[], Any]) -> None:
-    """Runs it in a thread of its own, and raises what it raised."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors.pop()
-
-
 def run_program(program: FuzzProgram, harness: Any) -> list[Any]:
     """Results of each trainer from a known generator state on."""
     settle()
@@ -260,20 +244,6 @@ def run_program(program: FuzzProgram, harness: Any) -> list[Any]:
     trainers = [Trainer(program, harness, place) for place in results]
     if program.num_trainers == 1:
         trainers[0].train()
-        return results
-    errors: list[BaseException] = []
-
-    def train(trainer: Trainer) -> None:
-        try:
-            trainer.train()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=train, args=(trainer,)) for trainer in trainers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    else:
+        in_threads(*(trainer.train for trainer in trainers))
     return results

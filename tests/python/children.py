@@ -161,6 +161,9 @@ PLACES_TO_WAIT = ("a swap-out", "an allocation", "a swap-in")
 def be_interrupted(pipe: Connection, place: str) -> None:
     """Says when a step is about to wait for a slow link; after Ctrl-C, what it left and whether the
     next steps are right."""
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # it may be ignored where tests are run
     before = held_bytes()
     try:
         if place == "a swap-in":

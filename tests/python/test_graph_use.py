@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,6 +23,7 @@ from training import (
     first_difference,
     has_hooks,
     held_bytes,
+    in_threads,
     left_bytes,
     scopes,
     seeded,
@@ -225,25 +225,6 @@ def test_graphs_dropped_without_backward_leave_nothing() -> None:
     model.zero_grad()
     losses_of(model, lambda: torchlms.disabled(), 1)[0].backward()
     assert first_difference(expected, [parameter.grad for parameter in model.parameters()]) is None
-
-
-def in_threads(*functions: Callable[[], None]) -> None:
-    """Runs the functions at once; raises the first error of any."""
-    errors: list[BaseException] = []
-
-    def guarded(function: Callable[[], None]) -> None:
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_threads_that_train_two_models_at_once_are_exact() -> None:

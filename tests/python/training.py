@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -142,3 +143,22 @@ def left_bytes(before: int) -> int:
 
 def has_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def in_threads(*functions: Callable[[], None]) -> None:
+    """Runs the functions at once; raises the first error of any."""
+    errors: list[BaseException] = []
+
+    def guarded(function: Callable[[], None]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

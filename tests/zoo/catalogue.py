@@ -23,18 +23,19 @@ class Entry:
     name: str
     build: Callable[[], Built]
     in_ci: bool
+    changes: bool  # from step to step: shapes depend on what it predicts
 
 
 ENTRIES: dict[str, Entry] = {}
 
 
 def listed(
-    build: Callable[[], Built] | None = None, *, in_ci: bool = False
+    build: Callable[[], Built] | None = None, *, in_ci: bool = False, changes: bool = False
 ) -> Callable[..., Callable[[], Built]]:
     """Puts a function of the model's name into the zoo; those in CI need the test extra alone."""
 
     def enter(build: Callable[[], Built]) -> Callable[[], Built]:
-        ENTRIES[build.__name__] = Entry(build.__name__, build, in_ci)
+        ENTRIES[build.__name__] = Entry(build.__name__, build, in_ci, changes)
         return build
 
     return enter(build) if build else enter
@@ -142,7 +143,7 @@ def detected(model: nn.Module, num_images: int, size: int) -> Built:
     return model, loss_of
 
 
-@listed
+@listed(changes=True)
 def fasterrcnn() -> Built:
     from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
@@ -152,18 +153,21 @@ def fasterrcnn() -> Built:
     return detected(model, 4, 128)
 
 
-@listed
+@listed(changes=True)
 def retinanet() -> Built:
+    from torchvision.models import resnet18
     from torchvision.models.detection import RetinaNet
-    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.models.detection.backbone_utils import BackboneWithFPN
 
-    backbone = resnet_fpn_backbone(
-        backbone_name="resnet18", weights=None, trainable_layers=5, norm_layer=nn.BatchNorm2d
-    )
-    return detected(RetinaNet(backbone, 3, min_size=128, max_size=128), 4, 128)
+    layers = {"layer1": "0", "layer2": "1"}
+    backbone = BackboneWithFPN(resnet18(), layers, [64, 128], 32)
+    anchors = AnchorGenerator(((16,), (32,), (64,)), ((0.5, 1.0, 2.0),) * 3)
+    model = RetinaNet(backbone, 3, min_size=128, max_size=128, anchor_generator=anchors)
+    return detected(model, 4, 128)
 
 
-@listed
+@listed(changes=True)
 def ssdlite() -> Built:
     from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
@@ -226,13 +230,23 @@ def r3d() -> Built:
 def mvit() -> Built:
     from torchvision.models.video.mvit import MSBlockConfig, MViT
 
-    wide, narrow = [3, 3, 3], [1, 2, 2]
+    kernel, same, halved = [3, 3, 3], [1, 1, 1], [1, 2, 2]
     blocks = [
-        MSBlockConfig(1, 16, 32, wide, wide, narrow, []),
-        MSBlockConfig(2, 32, 32, wide, wide, narrow, narrow),
-        MSBlockConfig(2, 32, 32, wide, wide, narrow, []),
+        MSBlockConfig(1, 16, 32, kernel, kernel, same, halved),
+        MSBlockConfig(2, 32, 32, kernel, kernel, halved, halved),
+        MSBlockConfig(2, 32, 32, kernel, kernel, same, same),
     ]
-    return classified(MViT((64, 64), 4, blocks, True, True, num_classes=5), 4, 3, 4, 64, 64)
+    model = MViT(
+        (64, 64),
+        4,
+        blocks,
+        residual_pool=True,
+        residual_with_cls_embed=False,
+        rel_pos_embed=True,
+        proj_after_attn=True,
+        num_classes=5,
+    )
+    return classified(model, 4, 3, 4, 64, 64)
 
 
 # timm
@@ -456,13 +470,13 @@ def swin_unetr() -> Built:
         in_channels=1,
         out_channels=2,
         patch_size=2,
-        depths=(2, 2),
-        num_heads=(2, 2),
+        depths=(1, 1, 1, 1),
+        num_heads=(2, 2, 2, 2),
         window_size=4,
         feature_size=12,
         drop_rate=0.1,
     )
-    return of_volume(model, 1, 32)
+    return of_volume(model, 1, 64)
 
 
 def of_volume(model: nn.Module, batch: int, size: int) -> Built:
