@@ -29,6 +29,8 @@ struct TORCHLMS_EXPORT OperatorTraits {
   uint64_t scratch_args = 0; // of those, running statistics: replay gives it other bytes to write
   int training_arg = -1; // running statistics are written only when this one is true
   int dropout_arg = -1;
+  int transposed_arg = -1; // of a convolution
+  bool is_unordered_on_gpu = false;
 };
 
 // The arguments that this call writes.
