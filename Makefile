@@ -79,11 +79,14 @@ build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ct
 test-python: build
 	$(BIN)/pytest
 
-# On an emulated CUDA device, with the CUDA build of torch. SEEDS: how many seeds of random delays (5).
+# The CUDA backend on the emulated device; SEEDS=50 for more orders of events.
 test-cuda-emulated: build
 	[ -e "$${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || \
 	    $(BIN)/pip install --quiet "nvidia-cuda-crt==$$($(BIN)/python -c 'import torch; print(torch.version.cuda)').*"
-	tests/emulated_cuda/run $(BIN)/python -m pytest tests/emulated_cuda
+	tests/emulated_cuda/run $(BIN)/python -m pytest tests/emulated_cuda tests/python/test_cuda.py
+	cmake -S . -B build/cmake -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	cmake --build build/cmake --parallel $(JOBS) --target cuda_cuda_device_test
+	PYTHON=$(BIN)/python tests/emulated_cuda/run build/cmake/tests/cpp/cuda_cuda_device_test
 
 # All of what the tests look at a part of: PyTorch's op database (10 minutes) and public models (15).
 opscan: build

@@ -6,7 +6,12 @@ Metadata is in pyproject.toml.
 Plain setuptools and the compiler, without ninja: objects are compiled in parallel into build/obj-*,
 one folder per set of flags and torch, and only when one of the files they were made from is newer.
 
-Environment: CXX, CXXFLAGS, LDFLAGS, MAX_JOBS (default: what cores and free memory allow).
+With a CUDA build of torch and CUDA's headers (in $CUDA_HOME, in the wheels that torch brings, or
+beside nvcc) libtorchlms_cuda.so is built too; nothing of CUDA is linked but torch's own libraries.
+
+Environment: CXX, CXXFLAGS, LDFLAGS, MAX_JOBS (default: what cores and free memory allow),
+CUDA_HOME, TORCHLMS_CUDA (0: no GPU support, 1: an error where it cannot be built; default: where
+it can be).
 """
 
 from __future__ import annotations
@@ -44,6 +49,8 @@ BYTES_PER_JOB = 1_500_000_000
 class Torch:
     folder: Path
     version: str  # with the local part: "2.15.0+cu132"
+
+    cuda_include: Path | None  # of CUDA's headers; None: no GPU support is built
 
     @property
     def public_version(self) -> str:
@@ -86,11 +93,33 @@ def find_torch() -> Torch:
             f"`pip install torch && {INSTALL}`"
         )
     folder = Path(spec.submodule_search_locations[0])
-    version = str(runpy.run_path(str(folder / "version.py"))["__version__"])
+    about = runpy.run_path(str(folder / "version.py"))
+    version = str(about["__version__"])
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         stop(f"torch {version} is too old: `pip install 'torch>={oldest}' && {INSTALL}`")
-    return Torch(folder, version)
+    return Torch(folder, version, find_cuda_headers(folder, about.get("cuda")))
+
+
+def find_cuda_headers(torch_folder: Path, cuda_version: str | None) -> Path | None:
+    """The folder with cuda_runtime_api.h: of $CUDA_HOME, else of the wheels beside torch,
+    which fit it best, else of an installed toolkit."""
+    wanted = os.environ.get("TORCHLMS_CUDA", "")
+    if wanted == "0":
+        return None
+    homes = [os.environ["CUDA_HOME"]] if os.environ.get("CUDA_HOME") else []
+    found = [Path(home, "include") for home in homes]
+    found += sorted(torch_folder.parent.glob("nvidia/*/include"))
+    nvcc = shutil.which("nvcc")
+    found += [Path(nvcc).resolve().parents[1] / "include"] if nvcc else []
+    found += [Path("/usr/local/cuda/include")]
+    include = next((path for path in found if (path / "cuda_runtime_api.h").exists()), None)
+    if cuda_version and include and (torch_folder / "lib/libc10_cuda.so").exists():
+        return include
+    if wanted == "1":
+        missing = "CUDA's headers (set CUDA_HOME)" if cuda_version else "a CUDA build of torch"
+        stop(f"TORCHLMS_CUDA=1 asks for GPU support, which needs {missing}")
+    return None
 
 
 def find_compiler() -> list[str]:
@@ -128,12 +157,13 @@ def default_jobs() -> int:
 
 def list_sources() -> list[str]:
     lines = (line.strip() for line in (ROOT / "csrc/sources.txt").read_text().splitlines())
-    return [f"csrc/{line}" for line in lines if line and line[0] not in "#["]
+    sources = [f"csrc/{line}" for line in lines if line and line[0] not in "#["]
+    return [s for s in sources if TORCH.cuda_include or not s.startswith("csrc/cuda/")]
 
 
-def library_name() -> str:
+def library_name(name: str = "torchlms") -> str:
     """The file name and soname. A wheel cannot hold the links that usually lead to it."""
-    return "libtorchlms.so." + ".".join(VERSION.split(".")[:2])
+    return f"lib{name}.so." + ".".join(VERSION.split(".")[:2])
 
 
 class BuildExtension(build_ext):
@@ -173,7 +203,8 @@ class BuildExtension(build_ext):
         finally:
             pool.shutdown(cancel_futures=True)  # after a failure, what has not begun
         in_module = [o for o in objects if "csrc/python" in o.as_posix()]
-        in_library = [o for o in objects if o not in in_module]
+        in_backend = [o for o in objects if "csrc/cuda" in o.as_posix()]
+        in_library = [o for o in objects if o not in in_module + in_backend]
         # Where torch is beside torchlms, a C++ program need not know where that is.
         link(
             in_library,
@@ -181,6 +212,15 @@ class BuildExtension(build_ext):
             *("-ltorch_cpu", "-lc10", f"-Wl,-soname,{LIBRARY.name}", "-Wl,--no-undefined"),
             *("-Wl,--allow-shlib-undefined", "-Wl,-rpath,$ORIGIN/../../torch/lib"),
         )
+        if in_backend:
+            # Not libcudart: libc10_cuda brings the one that torch was made for.
+            link(
+                in_backend,
+                CUDA_LIBRARY,
+                *(str(LIBRARY), "-lc10_cuda", "-ltorch_cpu", "-lc10"),
+                *(f"-Wl,-soname,{CUDA_LIBRARY.name}", "-Wl,--allow-shlib-undefined"),
+                "-Wl,-rpath,$ORIGIN:$ORIGIN/../../torch/lib",
+            )
         # No rpath to torch: `import torch` has loaded its libraries before torchlms._C is.
         link(
             in_module,
@@ -192,7 +232,10 @@ class BuildExtension(build_ext):
         super().run()
         package = Path(self.get_ext_fullpath("torchlms._C")).parent
         (package / "_built_for.py").write_text(f'TORCH_VERSION = "{TORCH.version}"\n')
+        (package / "lib" / CUDA_LIBRARY.name).unlink(missing_ok=True)  # of an earlier build
         install(LIBRARY, package / "lib")
+        if TORCH.cuda_include:
+            install(CUDA_LIBRARY, package / "lib")
         for header in sorted(ROOT.glob("include/torchlms/*.h")):
             install(header, package / "include/torchlms")
         cmake = package / "share/cmake/TorchLMS"
@@ -216,7 +259,12 @@ class BuildExtension(build_ext):
     @staticmethod
     def system_includes() -> list[Path]:
         include = TORCH.folder / "include"
-        return [include, include / "torch/csrc/api/include", Path(sysconfig.get_paths()["include"])]
+        found = [
+            include,
+            include / "torch/csrc/api/include",
+            Path(sysconfig.get_paths()["include"]),
+        ]
+        return [*found, TORCH.cuda_include] if TORCH.cuda_include else found
 
 
 def link(objects: list[Path], output: Path, *options: str) -> None:
@@ -273,6 +321,7 @@ COMPILER = find_compiler()
 os.chdir(ROOT)
 VERSION = str(runpy.run_path("torchlms/_version.py")["__version__"])
 LIBRARY = Path("build", f"lib-{TORCH.version}", library_name())
+CUDA_LIBRARY = LIBRARY.with_name(library_name("torchlms_cuda"))
 setup(
     ext_modules=[Extension("torchlms._C", list_sources(), language="c++")],
     cmdclass={"build_ext": BuildExtension},

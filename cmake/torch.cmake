@@ -46,3 +46,22 @@ if(EXISTS ${torch_folder}/lib/libtorch_cuda.so)
     # The CUDA build's libtorch_cpu needs libraries from other wheels, which the loader finds by rpath.
     target_link_options(torch::cpu INTERFACE -Wl,--allow-shlib-undefined)
 endif()
+
+# torch::c10_cuda: where torch is a CUDA build and CUDA's headers are found, in CUDA_HOME, in the wheels that torch
+# brings, or in a toolkit. Nothing else of CUDA is linked: libc10_cuda brings the runtime that torch was made for.
+option(TORCHLMS_CUDA "Support GPUs where torch and CUDA's headers allow" ON)
+if(TORCHLMS_CUDA AND EXISTS ${torch_folder}/lib/libc10_cuda.so)
+    file(GLOB wheel_includes ${torch_folder}/../nvidia/*/include)
+    find_path(
+        cuda_include
+        cuda_runtime_api.h
+        PATHS $ENV{CUDA_HOME}/include ${wheel_includes} /usr/local/cuda/include
+        NO_DEFAULT_PATH
+    )
+    if(cuda_include)
+        add_library(torch::c10_cuda SHARED IMPORTED)
+        set_target_properties(torch::c10_cuda PROPERTIES IMPORTED_LOCATION ${torch_folder}/lib/libc10_cuda.so)
+        target_include_directories(torch::c10_cuda SYSTEM INTERFACE ${cuda_include})
+        target_link_options(torch::c10_cuda INTERFACE -Wl,--allow-shlib-undefined)
+    endif()
+endif()

@@ -92,7 +92,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     return nullptr;
   }
   const OpName* op = name_of(fn);
-  if (!op) {
+  if (!op || scope.tape->is_captured()) {
     return nullptr;
   }
   if (!c10::GradMode::is_enabled()) {

@@ -16,7 +16,7 @@ namespace {
 // Who holds the budget of each device. Guarded by its mutex, which is taken before any Session's.
 struct DeviceOwners {
   std::mutex mutex;
-  std::map<c10::DeviceType, std::weak_ptr<Session>> sessions;
+  std::map<std::string, std::weak_ptr<Session>> sessions; // by device
 };
 DeviceOwners& device_owners() {
   static auto* owners = new DeviceOwners; // leaked: tapes may die in static destructors
@@ -31,8 +31,10 @@ std::unique_ptr<SwapEngine> make_engine(const SessionOptions& options) {
   link.limit_bytes_per_s = options.link_limit_bytes_per_s;
   return std::make_unique<SwapEngine>(
       device_for(options.device),
-      std::make_unique<DiskStore>(options.disk_path, options.disk_budget_bytes),
-      link);
+      options.disk_path.empty() ? nullptr
+                                : std::make_unique<DiskStore>(options.disk_path, options.disk_budget_bytes),
+      link,
+      LowerTiers::HostOptions{options.host_budget_bytes, options.pin_memory});
 }
 
 } // namespace
@@ -87,7 +89,7 @@ Session::Session(SessionOptions options)
 Session::~Session() {
   auto& owners = device_owners();
   const std::lock_guard lock(owners.mutex);
-  const auto owner = owners.sessions.find(options_.device);
+  const auto owner = owners.sessions.find(device_.device().str());
   if (owner != owners.sessions.end() && owner->second.expired()) {
     owners.sessions.erase(owner);
     device_.clear_budget();
@@ -117,7 +119,7 @@ void Session::remove_user() {
 void Session::take_device() {
   auto& owners = device_owners();
   const std::lock_guard lock(owners.mutex);
-  auto& owner = owners.sessions[options_.device];
+  auto& owner = owners.sessions[device_.device().str()];
   const std::shared_ptr<Session> other = owner.lock();
   if (other.get() == this) {
     return;
@@ -165,6 +167,9 @@ std::string Session::describe(Bytes requested) {
   if (const std::exception_ptr error = engine_->error()) {
     auto* thrower = disk_error_thrower.load();
     try {
+      if (!device_.is_host_memory()) {
+        engine_->rethrow_error(); // a copy that a GPU failed once may work: told here, it is forgotten
+      }
       std::rethrow_exception(error);
     } catch (const DiskError& disk_error) {
       if (thrower) {
@@ -181,9 +186,8 @@ std::string Session::describe(Bytes requested) {
       : ", and " + operation + " needs at least " + human_bytes(held + requested) + ": ";
   text += human_bytes(requested) + " more than the " + human_bytes(held) + " that are held, of which " +
       human_bytes(device_.managed_bytes()) +
-      " are saved tensors that are in use now or that the program still holds. Everything else was moved to disk "
-      "already. Raise budget to at least " +
-      std::to_string(held + requested) + " bytes, or make the batch smaller.";
+      " are saved tensors that are in use now or that the program still holds. " + where_the_rest_is() +
+      " Raise budget to at least " + std::to_string(held + requested) + " bytes, or make the batch smaller.";
   return text;
 }
 
@@ -222,6 +226,17 @@ void Session::rethrow_demand_error() {
 void Session::rethrow_error() {
   rethrow_demand_error();
   engine_->rethrow_error();
+}
+
+std::string Session::where_the_rest_is() const {
+  LowerTiers& tiers = engine_->tiers();
+  const Bytes host_budget = tiers.host().budget_bytes();
+  if (tiers.disk() && host_budget == 0) {
+    return "Everything else was moved to disk already.";
+  }
+  return tiers.disk() || !tiers.host().was_full() ? "Everything else was moved off the device already."
+                                                  : "The host tier is full (host_budget is " +
+          human_bytes(host_budget) + ") and there is no disk tier (disk_path).";
 }
 
 void Session::note_peak(Bytes held) {
@@ -305,6 +320,11 @@ TapePtr Session::open_tape() {
     device_.take_peaks();
     step_peak_ = device_.held_bytes();
     ++num_steps_;
+    return nullptr;
+  }
+  if (device_.is_capturing()) {
+    const std::lock_guard lock(mutex_);
+    ++num_captures_;
     return nullptr;
   }
   take_device();

@@ -30,11 +30,13 @@ using DemandFn = std::function<Demand(
 
 struct SessionOptions {
   std::string name; // for messages: the settings as the user wrote them
-  c10::DeviceType device = c10::kCPU;
+  c10::Device device = c10::kCPU;
   Policy policy = Policy::kAuto;
   DemandFn demand_of; // binds the policy; empty: nothing is demanded
   Bytes budget_bytes = 0; // 0: as little as possible
-  std::string disk_path; // folder of the disk tier
+  Bytes host_budget_bytes = 0; // of host memory for copies, where the device has memory of its own
+  bool pin_memory = true; // page-locked
+  std::string disk_path; // folder of the disk tier; empty: none
   Bytes disk_budget_bytes = 0; // 0: 0.8 of what is free
   double link_limit_bytes_per_s = 0; // per direction; 0: none
   Bytes min_offload_bytes = Bytes{1} << 20; // smaller storages are never moved
@@ -126,6 +128,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   bool reclaim(Bytes needed);
   std::string describe(Bytes requested);
   const char* policy_name() const;
+  std::string where_the_rest_is() const;
   bool finish_open_steps(); // whether a forward pass has had no backward yet
 
   // All below in session_steps.cpp; mutex_ held.
@@ -133,6 +136,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   void learn(Tape::Outcome& outcome);
   void learn_costs();
   void measure_link();
+  void warn_pageable();
   void publish(const Tape::Outcome& outcome);
   void publish_off_step();
   void plan(Bytes entry_bytes);
@@ -166,6 +170,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   bool records_next_ = false; // the last step left a watched program: hooks on, whatever is planned
   bool passes_overlap_ = false; // forwards before one backward: what fits alone may not fit together
   bool warned_changed_ = false;
+  bool warned_pageable_ = false;
   std::string broken_plan_; // where the step left a loaded plan; raised at the next scope entry
   CostModel costs_;
   bool knows_out_cost_ = false;
@@ -173,6 +178,8 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   std::map<uint64_t, std::vector<double>> measured_us_; // by signature: executed steps under its plan
   std::map<uint64_t, int> num_replans_; // by Trace::signature()
   int64_t num_steps_ = 0;
+  int64_t num_captures_ = 0; // scopes in which the device recorded the work instead of doing it
+  Bytes planned_waste_ = 0; // of the budget, that the plans leave to fragmentation
   bool joins_passes_ = false; // step_boundary() was called once: it ends steps
   Report report_; // of the step that ended last
   Report joined_; // of the passes since the last boundary

@@ -7,7 +7,6 @@
 #include "human.h"
 #include "plan/planner.h"
 #include "session.h"
-#include "swap/disk_probe.h"
 #include "trace/json.h"
 
 namespace torchlms {
@@ -17,7 +16,6 @@ namespace {
 constexpr size_t kMostPrograms = 8;
 constexpr double kTolerance = 0.05; // a plan whose time is further off is made anew
 constexpr int kMostReplans = 2; // of one program
-constexpr Bytes kEnoughBytes = Bytes{32} << 20; // transfers that a bandwidth can be told from
 
 PlanPolicy plan_policy(Policy policy) {
   switch (policy) {
@@ -63,6 +61,7 @@ void add(Report::LinkUse& sum, const Report::LinkUse& use) {
 } // namespace
 
 void Session::learn_all() {
+  warn_pageable();
   for (Tape::Outcome& outcome : finished_) {
     learn(outcome);
   }
@@ -70,6 +69,13 @@ void Session::learn_all() {
 }
 
 void Session::learn(Tape::Outcome& outcome) {
+  if (outcome.device_times) {
+    const DeviceTimes::Totals totals = outcome.device_times->apply(outcome.trace, outcome.memory);
+    outcome.step_us = totals.step_us;
+    outcome.stall_us = totals.stall_us;
+    outcome.recompute_us = totals.recompute_us;
+    outcome.device_times.reset(); // its events can be used again
+  }
   learn_costs();
   records_next_ = !outcome.is_complete && !outcome.was_watched;
   if (outcome.followed) {
@@ -101,38 +107,6 @@ void Session::learn(Tape::Outcome& outcome) {
     ++num_replans;
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
   }
-}
-
-void Session::learn_costs() {
-  if (given_costs_) {
-    return;
-  }
-  const auto update = [](const LinkStats& stats, double& bytes_per_s, bool& is_known) {
-    if (stats.bytes >= kEnoughBytes && stats.busy_us > 0) {
-      bytes_per_s = static_cast<double>(stats.bytes) * 1e6 / stats.busy_us;
-      is_known = true;
-    }
-  };
-  update(engine_->link().stats(Direction::kOut), costs_.out_bytes_per_s, knows_out_cost_);
-  update(engine_->link().stats(Direction::kIn), costs_.in_bytes_per_s, knows_in_cost_);
-}
-
-void Session::measure_link() {
-  if (given_costs_ || (knows_out_cost_ && knows_in_cost_) || options_.link_limit_bytes_per_s > 0) {
-    return;
-  }
-  try {
-    // A file of its own: the step's disk use is reported, and its budget may be small.
-    DiskStore probe(options_.disk_path, std::min(kEnoughBytes, engine_->store().budget_bytes()));
-    const DiskSpeed speed = measure_disk(probe, engine_->link(), probe.budget_bytes());
-    costs_.out_bytes_per_s = speed.out_bytes_per_s;
-    costs_.in_bytes_per_s = speed.in_bytes_per_s;
-    knows_out_cost_ = knows_in_cost_ = true;
-  } catch (const DiskError& error) {
-    log(30, std::string("the disk's speed could not be measured, an assumed one is used: ") + error.what());
-  }
-  engine_->link().reset_stats();
-  engine_->link().take_records();
 }
 
 void Session::publish(const Tape::Outcome& outcome) {
@@ -201,9 +175,12 @@ void Session::publish_off_step() {
 void Session::plan(Bytes entry_bytes) {
   const double most_drift = 0.01 * static_cast<double>(std::max<Bytes>(budget_bytes(), 1));
   std::vector<Recorded> wanted = std::exchange(recorded_, {});
+  const Bytes waste = std::min(device_.wasted_bytes(), budget_bytes() / 4);
+  const bool wastes_more = static_cast<double>(waste - planned_waste_) > most_drift;
+  planned_waste_ = wastes_more ? waste : planned_waste_;
   for (const ProgramPtr& program : programs_) {
-    if (std::abs(static_cast<double>(entry_bytes - program->entry_bytes())) > most_drift &&
-        !has_loaded_plan_) {
+    const auto drift = std::abs(static_cast<double>(entry_bytes - program->entry_bytes()));
+    if ((drift > most_drift || wastes_more) && !has_loaded_plan_) {
       wanted.insert(wanted.begin(), {program->trace(), program->geometry()});
     }
   }
@@ -218,7 +195,7 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
     given_costs_->retime(trace);
   }
   PlanRequest request;
-  request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_;
+  request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_ - planned_waste_;
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
   request.policy = plan_policy(options_.policy);
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
@@ -255,8 +232,9 @@ void Session::check_fits(const Program& program) const {
   }
   const Plan& plan = program.plan();
   throw BudgetError(
-      "out of memory. DefaultCPUAllocator: can't allocate memory: the budget of " +
-      human_bytes(options_.budget_bytes) + " (" + std::to_string(options_.budget_bytes) +
+      std::string("out of memory. ") +
+      (device_.is_host_memory() ? "DefaultCPUAllocator: can't allocate memory: " : "CUDA out of memory. ") +
+      "the budget of " + human_bytes(options_.budget_bytes) + " (" + std::to_string(options_.budget_bytes) +
       " bytes) is below what this program needs at " + plan.floor_op +
       ", whatever is moved: the smallest budget that works is " +
       human_bytes(plan.floor_bytes + external_bytes_) + " (at least " +
@@ -289,10 +267,14 @@ Report Session::report() {
   report.peak_bytes = std::max<Bytes>(report.peak_bytes, step_peak_ + external_bytes_);
   report.budget_bytes = budget_bytes();
   report.uncounted_bytes = external_bytes_;
-  report.disk_bytes = engine_->store().peak_bytes();
+  report.disk_bytes = engine_->tiers().disk() ? engine_->store().peak_bytes() : 0;
+  report.host_bytes = engine_->tiers().host().peak_bytes();
   const SwapEngine::Stats stats = engine_->stats();
-  report.disk_written_total_bytes = stats.swapped_out_bytes;
+  report.disk_written_total_bytes = stats.written_to_disk_bytes;
   report.num_evictions = stats.num_evictions;
+  if (num_captures_ > 0) {
+    report.not_planned["CUDA graph capture"] += num_captures_;
+  }
   if (report.policy.empty()) {
     report.policy = policy_name();
   }

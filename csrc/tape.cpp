@@ -33,6 +33,11 @@ bool is_named(const T& tensor) {
   }
 }
 
+// The device's type is known to fit. There is one CPU, whatever index a tensor gives it.
+bool is_on(c10::Device device, const c10::TensorImpl& impl) {
+  return !device.has_index() || impl.device() == device;
+}
+
 uint64_t mix_geometry(uint64_t hash, const at::Tensor& tensor) {
   hash = mix(hash, static_cast<uint64_t>(tensor.scalar_type()));
   for (const int64_t size : tensor.unsafeGetTensorImpl()->sizes()) {
@@ -52,7 +57,8 @@ Tape::Tape(std::shared_ptr<Session> session, std::vector<ProgramPtr> candidates,
       start_link_us_(engine_.link().now_us()),
       start_serial_(device_.next_serial()),
       candidates_(std::move(candidates)),
-      recorder_(device_.held_bytes() - device_.managed_bytes()) {
+      recorder_(device_.held_bytes() - device_.managed_bytes()),
+      device_times_(engine_) {
   if (!candidates_.empty()) {
     program_ = candidates_.front();
     mode_ = program_->only_watches() && !records ? Mode::kWatching : Mode::kFollowing;
@@ -88,13 +94,15 @@ void Tape::add_event(EventKind kind, StorageId id) {
   last_event_us_ = now_us();
   sample_memory(&base, &base_peak);
   recorder_.add_event(kind, id, last_event_us_, base, base_peak);
+  device_times_.event();
 }
 
 bool Tape::is_plain(const at::Tensor& tensor) const {
   const auto* impl = tensor.unsafeGetTensorImpl();
-  return impl->device_type() == device_.type() && impl->layout() == c10::kStrided && impl->has_storage() &&
-      !impl->key_set().has_any(kOpaqueKeys) && !c10::isQIntType(tensor.scalar_type()) &&
-      !impl->is_python_dispatch() && !is_named(tensor) && !impl->has_symbolic_sizes_strides();
+  return impl->device_type() == device_.type() && is_on(device_.device(), *impl) &&
+      impl->layout() == c10::kStrided && impl->has_storage() && !impl->key_set().has_any(kOpaqueKeys) &&
+      !c10::isQIntType(tensor.scalar_type()) && !impl->is_python_dispatch() && !is_named(tensor) &&
+      !impl->has_symbolic_sizes_strides();
 }
 
 bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
@@ -134,6 +142,7 @@ bool Tape::op_started(OpFrame& frame, c10::ArrayRef<const c10::IValue> inputs) {
     engine_.wait_swapped_out(state); // orders the end of the copy before the next op's allocations
   }
   rebuild_before_write(endangered);
+  note_device_time(&DeviceTimes::op_starts);
   frame.start_stall_us = engine_.stall_us();
   frame.start = std::chrono::steady_clock::now();
   return stays;
@@ -146,6 +155,7 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
   Bytes margin = -1;
   {
     const std::lock_guard lock(mutex_);
+    device_times_.op_ended();
     frame.outputs.clear();
     const int workspace = frame.op->traits ? frame.op->traits->workspace_output : -1;
     for (const c10::IValue& output : outputs) {
@@ -183,6 +193,7 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
         last_event_us_,
         base,
         base_peak);
+    device_times_.event();
     ++num_ops_;
     take_checksums();
     follow(recorder_.trace().signature());
@@ -199,13 +210,48 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
   }
 }
 
+// Where the host's clock tells the times, there is nothing to note.
+void Tape::note_device_time(void (DeviceTimes::*what)()) {
+  if (!device_.is_host_memory()) {
+    const std::lock_guard lock(mutex_);
+    (device_times_.*what)();
+  }
+}
+
 void Tape::take_checksums() {
   for (const StorageId id : to_checksum_) {
     if (const auto storage = slots_[id].storage.lock(); storage && !slots_[id].is_scratch) {
-      slots_[id].checksum = checksum_of(storage->data(), static_cast<Bytes>(storage->nbytes()));
+      slots_[id].checksum = checksum(c10::Storage(storage));
     }
   }
   to_checksum_.clear();
+}
+
+// Waits for the device, where it has a queue.
+uint64_t Tape::checksum(const c10::Storage& storage) const {
+  const auto size = static_cast<Bytes>(storage.nbytes());
+  if (device_.is_host_memory()) {
+    return checksum_of(storage.data(), size);
+  }
+  std::vector<char> copy(storage.nbytes());
+  if (const FencePtr written = device_.fence(storage.data())) {
+    written->wait();
+  }
+  device_.copy_out(copy.data(), storage.data(), size);
+  return checksum_of(copy.data(), size);
+}
+
+bool Tape::is_captured() {
+  if (device_.is_host_memory() || !device_.is_capturing()) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  ++not_planned_["CUDA graph capture"];
+  is_partial_ = true;
+  if (mode_ != Mode::kReactive) {
+    leave_program("a CUDA graph capture");
+  }
+  return true;
 }
 
 void Tape::poll_deaths(States& to_wait) {
@@ -245,7 +291,7 @@ void Tape::died(StorageId id, States& to_wait) {
 }
 
 std::unique_ptr<Packed> Tape::pack(const at::Tensor& tensor, bool keep) {
-  if (!is_plain(tensor)) {
+  if (!is_plain(tensor) || is_captured()) {
     return nullptr;
   }
   States to_wait; // nothing waits here: the caller holds the GIL

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "device_times.h"
 #include "export.h"
 #include "packed.h"
 #include "program.h"
@@ -108,6 +109,10 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   // The step ended with handles alive (retain_graph): what was recorded so far is the step.
   void finish_step();
 
+  // The device records this thread's work instead of doing it (a CUDA graph): true, counted, and from here on
+  // the step is unknown.
+  bool is_captured();
+
   // For Packed.
   c10::Storage unpack(StorageId id, const StorageStatePtr& state, const SwapEngine::InterruptFn& interrupt);
   bool is_ready(StorageId id) const;
@@ -139,6 +144,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
     std::vector<std::pair<double, Bytes>> memory; // per event: wall time, highest held since the last
     int64_t link_start_us = 0; // of the scope entry on the link's clock
     double forward_us = 0;
+    std::optional<DeviceTimes> device_times; // read by Session::learn, since that waits for the device
   };
 
  private:
@@ -215,6 +221,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   void release_idle(Doomed& doomed);
   bool is_over() const;
   Outcome take_outcome();
+  uint64_t checksum(const c10::Storage& storage) const;
 
   // mutex_ not held.
   void rebuild(StorageId id, const SwapEngine::InterruptFn& interrupt);
@@ -222,6 +229,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   void rebuild_before_write(const std::vector<StorageId>& readers);
   void replay(const Rebuild& rebuild, Storages& storages) const;
   void discard(const Doomed& doomed);
+  void note_device_time(void (DeviceTimes::*what)());
 
   const std::shared_ptr<Session> session_;
   SwapEngine& engine_;
@@ -238,6 +246,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   std::vector<ProgramPtr> candidates_;
   ProgramPtr program_; // the one that is followed or watched
   Recorder recorder_;
+  DeviceTimes device_times_;
   std::vector<Slot> slots_;
   ska::flat_hash_map<const c10::StorageImpl*, StorageId> ids_;
   std::vector<StorageId> awaiting_death_;

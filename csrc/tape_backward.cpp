@@ -66,7 +66,7 @@ c10::Storage Tape::unpack(
     }
     const auto& checksum = slots_[id].checksum;
     TORCH_CHECK(
-        !checksum || *checksum == checksum_of(storage.data(), static_cast<Bytes>(storage.nbytes())),
+        !checksum || *checksum == this->checksum(storage),
         "torchlms verify: a saved tensor's storage of ",
         storage.nbytes(),
         " bytes came back with other bytes than it was saved with; something wrote into it that PyTorch does not see "
@@ -171,6 +171,9 @@ void Tape::finish_step() {
 
 Tape::Outcome Tape::take_outcome() {
   Outcome outcome;
+  if (device_times_ && mode_ != Mode::kWatching) {
+    outcome.device_times = std::move(device_times_);
+  }
   for (Slot& slot : slots_) {
     slot.was_swapped = slot.was_swapped || (slot.state && engine_.was_swapped(slot.state));
     slot.was_dropped = slot.was_dropped || (slot.state && engine_.was_dropped(slot.state));

@@ -167,7 +167,9 @@ void Tape::rebuild_one(StorageId id, const SwapEngine::InterruptFn& interrupt) {
   }
   const auto start = Clock::now();
   const double stall_before_us = engine_.stall_us();
+  note_device_time(&DeviceTimes::replay_starts);
   replay(*rebuild, storages);
+  note_device_time(&DeviceTimes::replay_ended);
   engine_.restore(state, std::move(storages.at(id)));
   storages.clear(); // before the needs end: what nobody needs then can go at once
   const std::chrono::duration<double, std::micro> elapsed = Clock::now() - start;

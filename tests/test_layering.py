@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 STD = r"<[a-z_]+>"
 POSIX = (
-    r"<(aio|dirent|errno|fcntl|limits|pthread|sched|signal|stdlib|string|unistd)\.h>"
+    r"<(aio|dirent|dlfcn|errno|fcntl|limits|pthread|sched|signal|stdlib|string|unistd)\.h>"
     r"|<(sys|linux)/[a-z_]+\.h>"
 )
 EXPORT = r'"export\.h"'
@@ -25,7 +25,11 @@ FORBIDDEN = r"<torch/extension\.h>|<torch/all\.h>|<torch/torch\.h>|<ATen/ATen\.h
 
 PLAIN = rf'"(trace|plan)/.+"|{EXPORT}|{STD}'
 SWAP = rf'"swap/.+"|"trace/types\.h"|{EXPORT}|{STD}|{POSIX}|{C10}'
-CPU = rf'"cpu/.+"|"swap/device\.h"|"trace/types\.h"|{EXPORT}|{STD}|{POSIX}|{C10}'
+CPU = rf'"cpu/.+"|"swap/(device|held_counter)\.h"|"trace/types\.h"|{EXPORT}|{STD}|{POSIX}|{C10}'
+CUDA = (
+    rf'"cuda/.+"|"swap/(device|held_counter)\.h"|"trace/types\.h"|{EXPORT}|{STD}|{C10}'
+    r"|<c10/cuda/.+>|<cuda_runtime_api\.h>|<ATen/Context\.h>"
+)
 RECOMPUTE = rf'"recompute/.+"|"trace/types\.h"|{EXPORT}|{STD}|{C10}|{ATEN}'
 SESSION = rf'"(trace|plan|swap|recompute|cpu)/.+"|"(?!hook)\w+\.h"|{STD}|{POSIX}|{C10}|{ATEN}'
 HOOKS = rf'{SESSION}|"hook(s|_frontend)\.h"|{AUTOGRAD}'
@@ -38,6 +42,7 @@ RULES = [
     (r"csrc/plan/", PLAIN),
     (r"csrc/swap/", SWAP),
     (r"csrc/cpu/", CPU),
+    (r"csrc/cuda/", CUDA),
     (r"csrc/recompute/", RECOMPUTE),
     (r"csrc/(hooks|hook_frontend)\.", HOOKS),
     (r"csrc/cpp_api/", CPP_API),
@@ -49,6 +54,7 @@ RULES = [
         r"tests/cpp/api/",
         rf'"api/.+"|<torchlms/torchlms\.h>|{STD}|{POSIX}|{C10}|{ATEN}|{GTEST}|<torch/(?!torch\.h).+>',
     ),
+    (r"tests/cpp/cuda/", rf'{CUDA}|"swap/device_contract\.h"|{GTEST}'),
     (r"tests/cpp/", rf'".+"|{STD}|{POSIX}|{C10}|{ATEN}|{GTEST}'),
 ]
 
@@ -112,6 +118,8 @@ def test_includes_in_quotes_start_at_the_include_root_or_beside_a_test() -> None
         ("csrc/swap/link.cpp", '"cpu/cpu_device.h"'),
         ("csrc/swap/link.cpp", "<ATen/core/Tensor.h>"),
         ("csrc/cpu/cpu_device.cpp", '"swap/link.h"'),
+        ("csrc/cuda/cuda_device.cpp", '"swap/swap_engine.h"'),
+        ("csrc/swap/device.cpp", "<cuda_runtime_api.h>"),
         ("csrc/recompute/op_record.cpp", '"swap/swap_engine.h"'),
         ("csrc/recompute/op_record.cpp", '"trace/trace.h"'),
         ("csrc/swap/swap_engine.cpp", '"recompute/view.h"'),
@@ -148,6 +156,7 @@ def test_an_include_against_the_rules_is_found(path: str, name: str) -> None:
         ("csrc/plan/planner.cpp", '"trace/trace.h"'),
         ("csrc/swap/disk_store.cpp", "<sys/vfs.h>"),
         ("csrc/cpu/cpu_device.cpp", '"swap/device.h"'),
+        ("csrc/cuda/cuda_device.cpp", "<c10/cuda/CUDAGuard.h>"),
         ("csrc/session.cpp", '"swap/swap_engine.h"'),
         ("csrc/swap/link.h", '"export.h"'),
         ("csrc/cpp_api/engine.cpp", "<torch/csrc/autograd/engine.h>"),

@@ -8,7 +8,8 @@ import torch
 built_for_torch: str
 
 def install() -> None: ...
-def device_memory() -> dict[str, int]: ...
+def device_memory(device: str = "cpu") -> dict[str, int]: ...
+def load_cuda_backend() -> str: ...
 def set_error_types(
     disk_error: type[OSError], budget_error: type[torch.OutOfMemoryError]
 ) -> None: ...
@@ -74,8 +75,11 @@ class Trace:
     def plan_json(
         self,
         *,
+        device: str = "cpu",
         budget_bytes: int,
         policy: str,
+        host_budget: int = 0,
+        pin_memory: bool = True,
         out_bytes_per_s: float,
         in_bytes_per_s: float,
         latency_us: float,
@@ -87,9 +91,12 @@ class Session:
     def __init__(
         self,
         *,
+        device: str = "cpu",
         budget_bytes: int,
         policy: str,
         ask_policy: Callable[..., str] | None,
+        host_budget: int = 0,
+        pin_memory: bool = True,
         disk_path: str,
         disk_budget: int,
         link_limit: float,

@@ -7,7 +7,7 @@ from typing import Unpack
 
 import torch
 
-from torchlms import _C, sessions
+from torchlms import _C, devices, sessions
 from torchlms.config import Config, Fields, combine
 from torchlms.plan_file import PlanFile, TraceFile
 from torchlms.report import Report
@@ -40,7 +40,8 @@ class offload(SessionScope):  # noqa: N801
 
     def __init__(self, config: Config | None = None, /, **fields: Unpack[Fields]) -> None:
         super().__init__(combine("offload", config, fields))
-        self.session()  # a bad folder is told here, not in the first step
+        if not devices.may_become_cuda():
+            self.session()  # a bad folder is told here, not in the first step
 
     def report(self) -> Report:
         """What the last step did."""

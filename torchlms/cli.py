@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import torchlms
-from torchlms import _C
+from torchlms import _C, devices
 from torchlms.config import Config
 from torchlms.plan_file import TraceFile
 from torchlms.planning import COSTS_FORMS, Costs
@@ -34,7 +34,8 @@ def collect(disk_path: str | None = None) -> dict[str, Any]:
         "torchlms": torchlms.__version__,
         "torch": str(torch.__version__),
         "built_for_torch": _C.built_for_torch,
-        "devices": {"cpu": dict(_C.device_memory())},
+        "backends": {"cpu": "built", "cuda": devices.cuda_missing() or "built"},
+        "devices": {name: dict(_C.device_memory(name)) for name in devices.all_of_this_machine()},
         "tiers": {
             "disk": {
                 "path": settings.disk_path,
@@ -49,6 +50,8 @@ def _rows(info: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "torchlms", info["torchlms"]
     yield "torch", info["torch"]
     yield "built for torch", info["built_for_torch"]
+    for name, state in info["backends"].items():
+        yield f"backend {name}", state
     for name, memory in info["devices"].items():
         yield f"device {name}", format_bytes(memory["total_bytes"])
         yield "  available", format_bytes(memory["available_bytes"])

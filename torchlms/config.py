@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypedDict, cast
 
+import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchlms.fields import READERS
@@ -23,6 +24,9 @@ class Fields(TypedDict, total=False):
 
     budget: int | float | str
     policy: Policy | PolicyFn
+    device: str | torch.device | None
+    host_budget: int | str | None
+    pin_memory: bool
     disk_path: PathLike | None
     disk_budget: int | str | None
     link_limit: int | float | str | None
@@ -56,8 +60,18 @@ class Config:
     checkpointing takes it, `policy_fn(ctx, op, *args, **kwargs) -> CheckpointPolicy`, asked about
     every differentiable op of the forward pass: its MUST_* answers bind "auto" (MUST_SAVE: never
     run again; MUST_RECOMPUTE: run again; MUST_CPU_OFFLOAD: copied), its PREFER_* ones do not."""
+    device: str | torch.device | None = None
+    """The device whose memory is bounded: "cpu", "cuda", "cuda:1". None: that of a wrapped module's
+    parameters; for `offload`, the current GPU once the process uses CUDA, else the CPU."""
+    host_budget: int | str | None = None
+    """Bytes of host memory that copies from a GPU may take. None: 0.8 of what is free at first use,
+    shared by the processes of this machine. Lower: more goes to the disk, or stays."""
+    pin_memory: bool = True
+    """Page-locked host memory, which a GPU copies from and to fastest; pageable memory, with one
+    warning, where the system gives no more of it."""
     disk_path: PathLike | None = None
-    """Folder of the disk tier. None: $TMPDIR or /tmp, unless that is in memory, then /var/tmp."""
+    """Folder of the disk tier. None: $TMPDIR or /tmp, unless that is in memory, then /var/tmp; for
+    a GPU: no disk tier."""
     disk_budget: int | str | None = None
     """Bytes that copies may take on the disk. None: 0.8 of what is free at first use, shared by
     the processes of this machine."""

@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 import numbers
 import os
+import re
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from torchlms.plan_file import PlanFile
 from torchlms.units import BYTE_UNITS, parse_bytes, parse_rate
@@ -142,9 +145,28 @@ def read_plan(name: str, value: object) -> str | PlanFile | None:
         raise bad_value(name, value, "is not a plan", forms) from None
 
 
+def read_device(name: str, value: object) -> str | None:
+    """ "cpu", "cuda" or "cuda:1"; None for wherever the program's tensors are."""
+    if value is None:
+        return None
+    text = str(value) if isinstance(value, (str, torch.device)) else ""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        forms = '"cpu", "cuda", "cuda:1", a torch.device, or None for where the tensors are'
+        raise bad_value(name, value, "is not a device that torchlms knows", forms)
+    return text
+
+
+def read_host_budget(name: str, value: object) -> int | None:
+    """Bytes, zero for no host tier; None for a share of what is free."""
+    return None if value is None else read_bytes(name, value)
+
+
 READERS: dict[str, Callable[[str, object], Any]] = {
     "budget": read_budget,
     "policy": read_policy,
+    "device": read_device,
+    "host_budget": read_host_budget,
+    "pin_memory": read_bool,
     "disk_path": read_path,
     "disk_budget": read_disk_budget,
     "link_limit": read_rate,

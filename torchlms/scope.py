@@ -14,7 +14,7 @@ from typing import ParamSpec, Self, TypeVar
 
 import torch
 
-from torchlms import _C, sessions
+from torchlms import _C, devices, sessions
 from torchlms.config import Config
 from torchlms.settings import resolve
 
@@ -114,19 +114,28 @@ class SessionScope(Scope):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self._config = config
-        self._session: _C.Session | None = None
+        self._sessions: dict[str, _C.Session] = {}  # by device
+        self._device: str | None = None  # of the scope that was entered last
 
     @property
     def config(self) -> Config:
         return self._config
 
-    def session(self) -> _C.Session:
-        if self._session is None:
-            self._session = sessions.get(*resolve(self._config))
+    def device(self) -> str:
+        """Where the tensors of a scope that is entered now would be."""
+        return devices.current()
+
+    def session(self, device: str | None = None) -> _C.Session:
+        """The one for `device`, or of the scope that was entered last."""
+        device = device or self._device or self.device()
+        session = self._sessions.get(device)
+        if session is None:
+            session = sessions.get(*resolve(self._config, device))
             # Without users the session no longer insists on its budget.
-            self._session.add_user()
-            weakref.finalize(self, self._session.remove_user).atexit = False
-        return self._session
+            session.add_user()
+            weakref.finalize(self, session.remove_user).atexit = False
+            self._sessions[device] = session
+        return session
 
     def _applies(self) -> bool:
         # Without gradients nothing is saved for a backward pass.
@@ -137,12 +146,16 @@ class SessionScope(Scope):
         return super()._applies()
 
     def _open(self) -> None:
-        session = self.session()
+        self._device = self.device()
+        session = self.session(self._device)
         session.enter()
         sessions.use(session)
+        if not hasattr(self._thread, "entered"):
+            self._thread.entered = []
+        self._thread.entered.append(session)
 
     def _close(self) -> None:
-        self.session().exit()
+        self._thread.entered.pop().exit()
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._config,)

@@ -53,9 +53,12 @@ atexit.register(_drain_backward_queue)
 
 def _make(settings: Settings) -> _C.Session:
     session = _C.Session(
+        device=settings.device,
         budget_bytes=settings.budget_bytes,
         policy=settings.policy,
         ask_policy=settings.policy_fn and functools.partial(ask, settings.policy_fn),
+        host_budget=settings.host_budget,
+        pin_memory=settings.pin_memory,
         disk_path=settings.disk_path,
         disk_budget=settings.disk_budget,
         link_limit=settings.link_limit,

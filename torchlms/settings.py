@@ -10,7 +10,7 @@ import os
 import shutil
 import warnings
 
-from torchlms import _C
+from torchlms import _C, devices
 from torchlms.config import Config, PolicyFn, read_fields
 from torchlms.errors import DiskError
 from torchlms.fields import BUDGET_FORMS, bad_value
@@ -19,6 +19,7 @@ from torchlms.units import format_bytes, format_rate
 
 AUTO_SHARE = 0.9
 DISK_SHARE = 0.8
+HOST_SHARE = 0.8
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 _logger = logging.getLogger("torchlms")
 
@@ -32,7 +33,12 @@ class Settings:
     policy: str
     policy_fn: PolicyFn | None
     """Binds the policy."""
+    device: str
+    host_budget: int
+    """0 on a CPU."""
+    pin_memory: bool
     disk_path: str
+    """Empty for no disk tier."""
     disk_budget: int
     link_limit: float
     """Bytes per second and direction; 0 for no limit."""
@@ -44,20 +50,27 @@ class Settings:
         budget = f"{self.budget_bytes} bytes" if self.budget_bytes else "min"
         name = getattr(self.policy_fn, "__qualname__", repr(self.policy_fn))
         parts = [f"budget={budget}", f"policy={name if self.policy_fn else self.policy}"]
+        if self.device != "cpu":
+            parts += [f"device={self.device}", f"host_budget={format_bytes(self.host_budget)}"]
+            parts += [] if self.pin_memory else ["pin_memory=False"]
         if self.link_limit:
             parts.append(f"link_limit={format_rate(self.link_limit)}")
-        parts += [
-            f"disk_path={self.disk_path}",
-            f"disk_budget={format_bytes(self.disk_budget)}",
-            f"min_offload_bytes={self.min_offload_bytes}",
-        ]
+        if self.disk_path:
+            parts += [
+                f"disk_path={self.disk_path}",
+                f"disk_budget={format_bytes(self.disk_budget)}",
+            ]
+        parts += [f"min_offload_bytes={self.min_offload_bytes}"]
         parts += ["verify=True"] if self.verify else []
         parts += ["a loaded plan"] if self.plan else []
         return ", ".join(parts)
 
 
-def resolve(config: Config) -> tuple[Settings, bool | None]:
+def resolve(config: Config, device: str | None = None) -> tuple[Settings, bool | None]:
     """The settings that `config` and the environment mean here, and whether to show progress.
+
+    Args:
+        device: where the tensors are, for a config that leaves it open; None: `devices.current()`.
 
     Raises:
         ValueError: a bad value in the environment, a budget above the device's size, a plan file
@@ -71,19 +84,24 @@ def resolve(config: Config) -> tuple[Settings, bool | None]:
     budget = values["budget"]
     if plan is not None and "budget" not in chosen:
         budget = plan.budget_bytes or "min"
+    chosen_device = values["device"]
+    device = devices.named(chosen_device) if chosen_device else device or devices.current()
     disk_path = values["disk_path"]
     if disk_path is None:
-        disk_path = default_disk_path()
+        disk_path = default_disk_path() if device == "cpu" else ""
     elif is_in_memory(disk_path):
         _warn_disk_is_memory(disk_path)
     policy = values["policy"]
     policy_fn = policy if callable(policy) else None
     settings = Settings(
-        budget_bytes=budget_bytes(budget),
+        budget_bytes=budget_bytes(budget, device),
         policy="auto" if policy_fn else policy,
         policy_fn=policy_fn,
+        device=device,
+        host_budget=host_budget_bytes(values["host_budget"], device),
+        pin_memory=values["pin_memory"],
         disk_path=disk_path,
-        disk_budget=values["disk_budget"] or default_disk_budget(disk_path),
+        disk_budget=(values["disk_budget"] or default_disk_budget(disk_path)) if disk_path else 0,
         link_limit=values["link_limit"] or 0.0,
         min_offload_bytes=values["min_offload_bytes"],
         verify=values["verify"],
@@ -92,7 +110,20 @@ def resolve(config: Config) -> tuple[Settings, bool | None]:
     return settings, values["progress"]
 
 
-def budget_bytes(budget: int | float | str) -> int:
+def host_budget_bytes(host_budget: int | None, device: str) -> int:
+    """What a checked host_budget means on this machine."""
+    if device == "cpu":
+        return 0
+    return default_host_budget() if host_budget is None else host_budget
+
+
+@functools.cache
+def default_host_budget() -> int:
+    available = int(_C.device_memory("cpu")["available_bytes"])
+    return int(HOST_SHARE * available / processes_on_this_machine())
+
+
+def budget_bytes(budget: int | float | str, device: str = "cpu") -> int:
     """What a checked budget means on this machine; 0 for "min".
 
     Raises:
@@ -101,8 +132,8 @@ def budget_bytes(budget: int | float | str) -> int:
     if budget == "min":
         return 0
     if budget == "auto":
-        return auto_budget_bytes()
-    total = device_total_bytes()
+        return auto_budget_bytes(device)
+    total = device_total_bytes(device)
     if isinstance(budget, float):
         return max(1, int(budget * total))
     size = int(budget)
@@ -121,23 +152,24 @@ def processes_on_this_machine() -> int:
 
 
 @functools.cache
-def device_total_bytes() -> int:
-    return int(_C.device_memory()["total_bytes"])
+def device_total_bytes(device: str = "cpu") -> int:
+    return int(_C.device_memory(device)["total_bytes"])
 
 
 @functools.cache
-def auto_budget_bytes() -> int:
+def auto_budget_bytes(device: str = "cpu") -> int:
     """ "auto": what this process holds already, and its share of what is available now. Fixed at
     first use, so that an `offload(...)` made again later has equal settings."""
-    memory = _C.device_memory()
-    share = AUTO_SHARE * memory["available_bytes"] / processes_on_this_machine()
+    memory = _C.device_memory(device)
+    sharers = processes_on_this_machine() if device == "cpu" else 1  # each process has its own GPU
+    share = AUTO_SHARE * memory["available_bytes"] / sharers
     budget = min(int(memory["held_bytes"] + share), int(memory["total_bytes"]))
     _logger.info(
         "budget 'auto' is %s (held %s, available %s, processes on this machine %d)",
         format_bytes(budget),
         format_bytes(memory["held_bytes"]),
         format_bytes(memory["available_bytes"]),
-        processes_on_this_machine(),
+        sharers,
     )
     return budget
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, Unpack
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from torchlms import sessions
+from torchlms import devices, sessions
 from torchlms.config import Config, Fields, combine
 from torchlms.scope import SessionScope
 from torchlms.settings import resolve
@@ -82,7 +82,11 @@ class ModuleScope(SessionScope):
         return prepare() if callable(prepare) else plain
 
     def has_run(self) -> bool:
-        return self._session is not None
+        return bool(self._sessions)
+
+    def device(self) -> str:
+        module = self._module() if self._module is not None else None
+        return super().device() if module is None else devices.of_module(module)
 
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
@@ -159,7 +163,8 @@ def wrap(model: M, config: Config | None = None, /, **fields: Unpack[Fields]) ->
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"torchlms.wrap: expected a torch.nn.Module, got {type(model).__name__}")
     scope = ModuleScope(combine("wrap", config, fields))
-    sessions.get(*resolve(scope.config))  # bad settings are told here, not in the first forward
+    # Bad settings are told here, not in the first forward.
+    sessions.get(*resolve(scope.config, devices.of_module(model)))
     unwrap(model)
     scope.attach(model)
     return model

@@ -27,11 +27,11 @@ SetupError::~SetupError() = default;
 struct Session::Impl {
   explicit Impl(const Options& options) : session(torchlms::Session::create(resolve(options))) {
     session->add_user();
-    const DiskStore& store = session->engine().store();
-    if (!options.disk_path.empty() && store.is_memory()) {
+    const DiskStore* disk = session->engine().tiers().disk();
+    if (!options.disk_path.empty() && disk && disk->is_memory()) {
       TORCH_WARN_ONCE(
           "torchlms: disk_path=",
-          store.folder(),
+          disk->folder(),
           " is in memory (tmpfs): what is swapped there still takes RAM");
     }
   }

@@ -8,8 +8,8 @@
 
 #include "cpu/block_cache.h"
 #include "cpu/block_registry.h"
-#include "cpu/held_counter.h"
 #include "swap/device.h"
+#include "swap/held_counter.h"
 
 namespace torchlms {
 

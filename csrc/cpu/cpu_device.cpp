@@ -37,6 +37,10 @@ Bytes CpuDevice::held_bytes() const {
   return allocator_.held_bytes();
 }
 
+Bytes CpuDevice::cached_bytes() const {
+  return allocator_.cached_bytes();
+}
+
 void CpuDevice::add_managed_bytes(Bytes delta) {
   allocator_.add_managed_bytes(delta);
 }

@@ -26,6 +26,7 @@ class CpuDevice final : public Device {
   uint64_t next_serial() const override;
 
   Bytes held_bytes() const override;
+  Bytes cached_bytes() const override;
   void add_managed_bytes(Bytes delta) override;
   Bytes managed_bytes() const override;
   Peaks take_peaks() override;

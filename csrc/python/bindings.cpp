@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "backends.h"
 #include "cpu/budget_allocator.h"
 #include "cpu/cpu_device.h"
 #include "hooks.h"
@@ -15,7 +16,7 @@
 #include "python/recording.h"
 #include "recompute/purity.h"
 #include "session.h"
-#include "swap/disk_probe.h"
+#include "swap/link_probe.h"
 
 namespace py = pybind11;
 
@@ -63,20 +64,20 @@ Policy policy_of(const std::string& name) {
       false, "torchlms: unknown policy \"", name, "\"; one of auto, swap, recompute, hybrid, off");
 }
 
-py::dict device_memory() {
-  Device& device = device_for(c10::kCPU);
+py::dict device_memory(const std::string& name) {
+  Device& device = device_for(c10::Device(name));
   py::dict memory;
   memory["total_bytes"] = device.total_bytes();
   memory["available_bytes"] = device.available_bytes();
   memory["held_bytes"] = device.held_bytes();
-  memory["cached_bytes"] = BudgetAllocator::get().cached_bytes();
+  memory["cached_bytes"] = device.cached_bytes();
   return memory;
 }
 
 py::dict measure_disk_folder(const std::string& folder) {
   constexpr Bytes kProbeBytes = Bytes{128} << 20;
   DiskStore store(folder, 0);
-  DiskSpeed speed;
+  LinkSpeed speed;
   {
     const py::gil_scoped_release release;
     Link link(Link::Options{});
@@ -106,9 +107,12 @@ void bind_session(py::module_& m) {
   using SessionPtr = std::shared_ptr<Session>;
   py::class_<Session, SessionPtr>(m, "Session")
       .def(
-          py::init([](Bytes budget_bytes,
+          py::init([](const std::string& device,
+                      Bytes budget_bytes,
                       const std::string& policy,
                       const py::object& ask_policy,
+                      Bytes host_budget,
+                      bool pin_memory,
                       std::string disk_path,
                       Bytes disk_budget,
                       double link_limit,
@@ -117,11 +121,14 @@ void bind_session(py::module_& m) {
                       std::string name) {
             SessionOptions options;
             options.name = std::move(name);
+            options.device = c10::Device(device);
             options.policy = policy_of(policy);
             if (!ask_policy.is_none()) {
               options.demand_of = demand_fn(ask_policy);
             }
             options.budget_bytes = budget_bytes;
+            options.host_budget_bytes = host_budget;
+            options.pin_memory = pin_memory;
             options.disk_path = std::move(disk_path);
             options.disk_budget_bytes = disk_budget;
             options.link_limit_bytes_per_s = link_limit;
@@ -130,9 +137,12 @@ void bind_session(py::module_& m) {
             return Session::create(std::move(options));
           }),
           py::kw_only(),
+          py::arg("device") = "cpu",
           py::arg("budget_bytes"),
           py::arg("policy"),
           py::arg("ask_policy"),
+          py::arg("host_budget") = 0,
+          py::arg("pin_memory") = true,
           py::arg("disk_path"),
           py::arg("disk_budget"),
           py::arg("link_limit"),
@@ -188,7 +198,9 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("set_error_types", &set_error_types, py::arg("disk_error"), py::arg("budget_error"));
   m.def("set_log", [](py::object fn) { log_function = new py::object(std::move(fn)); });
-  m.def("device_memory", &device_memory);
+  m.def("device_memory", &device_memory, py::arg("device") = "cpu");
+  // Why there is no support for GPUs; "" where there is.
+  m.def("load_cuda_backend", &load_cuda_backend);
   m.def("measure_disk", &measure_disk_folder, py::arg("folder"));
   m.def("abandon_scope", &abandon_scope);
   m.def("disabled_enter", &enter_disabled);

@@ -31,6 +31,15 @@ void change(const Ambient& from, const Ambient& to) {
   if (from.uses_mkldnn != to.uses_mkldnn) {
     context.setUserEnabledMkldnn(to.uses_mkldnn);
   }
+  if (from.uses_cudnn != to.uses_cudnn) {
+    context.setUserEnabledCuDNN(to.uses_cudnn);
+  }
+  if (from.cudnn_benchmark != to.cudnn_benchmark) {
+    context.setBenchmarkCuDNN(to.cudnn_benchmark);
+  }
+  if (from.cudnn_deterministic != to.cudnn_deterministic) {
+    context.setDeterministicCuDNN(to.cudnn_deterministic);
+  }
   if (from.matmul_precision != to.matmul_precision) {
     context.setFloat32MatmulPrecision(to_string(to.matmul_precision));
   }
@@ -45,6 +54,9 @@ Ambient Ambient::current() {
   ambient.deterministic = context.deterministicAlgorithms();
   ambient.warn_only = context.deterministicAlgorithmsWarnOnly();
   ambient.uses_mkldnn = context.userEnabledMkldnn();
+  ambient.uses_cudnn = context.userEnabledCuDNN();
+  ambient.cudnn_benchmark = context.benchmarkCuDNN();
+  ambient.cudnn_deterministic = context.deterministicCuDNN();
   ambient.matmul_precision = context.float32MatmulPrecision();
   return ambient;
 }

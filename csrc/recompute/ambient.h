@@ -16,6 +16,9 @@ struct Ambient {
   bool deterministic = false;
   bool warn_only = false;
   bool uses_mkldnn = true;
+  bool uses_cudnn = true;
+  bool cudnn_benchmark = false;
+  bool cudnn_deterministic = false;
   at::Float32MatmulPrecision matmul_precision = at::Float32MatmulPrecision::HIGHEST;
 };
 

@@ -20,13 +20,14 @@ constexpr c10::DispatchKeySet kKeysAboveKernels = c10::autograd_dispatch_keyset_
     c10::DispatchKeySet(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) |
     c10::DispatchKeySet(c10::DispatchKey::FuncTorchDynamicLayerBackMode);
 
-// Sixteen words spread over the bytes. Fused optimizers write parameters and bump no version.
+// Sixteen words spread over the bytes. Fused optimizers write parameters and bump no version. Not of a device with
+// memory of its own: each word would have to wait for it.
 uint64_t sample_of(const c10::Storage& storage) {
   constexpr size_t kNumWords = 16;
   const auto* bytes = static_cast<const char*>(storage.data());
   const size_t size = storage.nbytes();
   uint64_t hash = size;
-  if (bytes == nullptr || size < sizeof(uint64_t)) {
+  if (bytes == nullptr || !storage.device().is_cpu() || size < sizeof(uint64_t)) {
     return hash;
   }
   const size_t last = size - sizeof(uint64_t);

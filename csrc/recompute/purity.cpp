@@ -46,6 +46,26 @@ constexpr std::array<std::string_view, 18> kNeverReplayed = {
     "aten::resize_as_",
 };
 
+// The same of kernels of a GPU: sums, and choices among equals, in whatever order threads come.
+constexpr std::array<std::string_view, 16> kUnorderedOnGpu = {
+    "aten::cumsum",
+    "aten::cumsum_",
+    "aten::cumprod",
+    "aten::cumprod_",
+    "aten::logcumsumexp",
+    "aten::nll_loss2d_forward",
+    "aten::median",
+    "aten::nanmedian",
+    "aten::kthvalue",
+    "aten::max_unpool2d",
+    "aten::max_unpool3d",
+    "aten::scatter",
+    "aten::scatter_",
+    "aten::index_copy",
+    "aten::index_copy_",
+    "aten::cudnn_convolution_transpose",
+};
+
 // Filled by somebody whom nobody sees.
 constexpr std::array<std::string_view, 9> kFactories = {
     "aten::empty",
@@ -86,6 +106,18 @@ bool is_pure_or_in_place(const c10::FunctionSchema& schema, uint64_t written_arg
   const auto& returns = schema.returns();
   return written_args == 1 && returns.size() == 1 && returns[0].alias_info() != nullptr &&
       returns[0].alias_info()->isWrite();
+}
+
+// A transposed convolution is what cuDNN does backward, with sums in any order.
+bool is_unordered_on_gpu(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> args) {
+  const auto transposed = static_cast<size_t>(traits.transposed_arg);
+  return traits.is_unordered_on_gpu ||
+      (traits.transposed_arg >= 0 && transposed < args.size() && args[transposed].isBool() &&
+       args[transposed].toBool());
+}
+
+bool is_on_gpu(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().is_cuda();
 }
 
 c10::Synchronized<std::set<std::string>>& allowed() {
@@ -130,8 +162,10 @@ OperatorTraits::OperatorTraits(const c10::OperatorHandle& handle) : handle(handl
     }
     training_arg = is_batch_norm && arg.name() == "training" ? static_cast<int>(i) : training_arg;
     dropout_arg = arg.name() == "dropout_p" ? static_cast<int>(i) : dropout_arg;
+    transposed_arg = arg.name() == "transposed" ? static_cast<int>(i) : transposed_arg;
   }
   workspace_output = name == "aten::mkldnn_rnn_layer" ? 3 : -1;
+  is_unordered_on_gpu = is_listed(kUnorderedOnGpu, name);
   if (is_factory(schema) || is_listed(kNeverReplayed, name) || handle.hasTag(at::Tag::inplace_view) ||
       handle.hasTag(at::Tag::nondeterministic_bitwise) ||
       !is_pure_or_in_place(schema, written_args & ~scratch_args)) {
@@ -156,6 +190,9 @@ uint64_t written_args(const OperatorTraits& traits, c10::ArrayRef<const c10::IVa
 bool is_replayable(const OperatorTraits& traits, c10::ArrayRef<const c10::IValue> args) {
   using Replay = OperatorTraits::Replay;
   if (traits.replay == Replay::kNever || !std::all_of(args.begin(), args.end(), is_storable)) {
+    return false;
+  }
+  if (is_unordered_on_gpu(traits, args) && std::any_of(args.begin(), args.end(), is_on_gpu)) {
     return false;
   }
   if (traits.replay == Replay::kWithoutDropout) {

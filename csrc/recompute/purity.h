@@ -30,6 +30,8 @@ struct TORCHLMS_EXPORT OperatorTraits {
   int training_arg = -1; // running statistics are written only when this one is true
   int dropout_arg = -1;
   int workspace_output = -1; // its backward writes this one, and PyTorch does not say so
+  int transposed_arg = -1; // of a convolution
+  bool is_unordered_on_gpu = false;
 };
 
 // The arguments that this call writes.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "recompute/view.h"
 
+#include <ATen/ops/copy_ops.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <cstring>
 
 namespace torchlms {
@@ -31,8 +34,12 @@ at::Tensor View::over(c10::Storage storage) const {
 at::Tensor View::copy_of(const c10::Storage& storage) const {
   at::Tensor copy = scratch();
   const Bytes span = span_bytes();
-  if (span > 0) {
-    const Bytes offset = storage_offset * static_cast<Bytes>(dtype.itemsize());
+  const Bytes offset = storage_offset * static_cast<Bytes>(dtype.itemsize());
+  if (span > 0 && !device.is_cpu()) {
+    const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    at::Tensor to = bytes(0).over(copy.storage());
+    at::_ops::copy_::call(to, bytes(offset).over(storage), /*non_blocking=*/true);
+  } else if (span > 0) {
     std::memcpy(
         copy.storage().mutable_data(),
         static_cast<const char*>(storage.data()) + offset,
@@ -41,7 +48,20 @@ at::Tensor View::copy_of(const c10::Storage& storage) const {
   return copy;
 }
 
+// Its span as plain bytes from there on.
+View View::bytes(Bytes offset) const {
+  View plain = *this;
+  plain.sizes = {span_bytes()};
+  plain.strides = {1};
+  plain.storage_offset = offset;
+  plain.dtype = caffe2::TypeMeta::Make<uint8_t>();
+  plain.is_conj = false;
+  plain.is_neg = false;
+  return plain;
+}
+
 at::Tensor View::scratch() const {
+  const c10::DeviceGuard guard(device); // the allocator serves the current one
   View own = *this;
   own.storage_offset = 0;
   return own.over(

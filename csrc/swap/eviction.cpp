@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // How the swap engine makes room when memory is short.
-#include "swap/stall_timer.h"
 #include "swap/swap_engine.h"
 
 namespace torchlms {
@@ -9,7 +8,7 @@ bool SwapEngine::reclaim(Bytes needed) {
   Lock lock(mutex_);
   for (auto it = resident_.begin(); it != resident_.end() && out_in_flight_ < needed;) {
     const StorageStatePtr state = (it++)->second;
-    if (may_leave(*state) && state->extent_) {
+    if (may_leave(*state) && state->copy_) {
       // Prefetched and not used yet: it can go for nothing.
       resident_.erase(state->order);
       state->residency_ = Residency::kSwappedOut;
@@ -29,7 +28,7 @@ bool SwapEngine::reclaim(Bytes needed) {
   if (num_moves_ == 0) {
     return false;
   }
-  const StallTimer timer(stall_ns_);
+  const StallTimer timer(stalls_, device_);
   const uint64_t num_before = num_ended_moves_;
   changed_.wait(lock, [&] { return num_ended_moves_ != num_before; });
   return true;

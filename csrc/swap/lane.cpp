@@ -36,6 +36,20 @@ Bytes whole_blocks(Bytes size) {
   return (std::min(size, Bytes{1} << 40) + 4095) / 4096 * 4096;
 }
 
+// What `call` threw, or null.
+template <class F>
+std::exception_ptr run_unlocked(std::unique_lock<std::mutex>& lock, const F& call) {
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    call();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  return error;
+}
+
 } // namespace
 
 Lane::Lane(const Link::Options& options, Clock::time_point epoch)
@@ -148,25 +162,24 @@ void Lane::run(bool only_demand) {
 void Lane::run_chunk(Lock& lock, Link::TransferPtr transfer, Clock::time_point now) {
   const Bytes offset = transfer->started_bytes;
   const Bytes size = std::min(chunk_bytes_, transfer->size - offset);
-  if (offset == 0) {
-    transfer->started_at = now;
-  }
   if (offset + size == transfer->size) {
     queue_.erase(transfer);
   }
   transfer->started_bytes += size;
   ++transfer->chunks_in_flight;
+  std::exception_ptr error;
+  if (transfer->ready) {
+    error = run_unlocked(lock, [&] { transfer->ready(); });
+    now = Clock::now();
+  }
+  if (offset == 0) {
+    transfer->started_at = now;
+  }
   meter_.chunk_started(*transfer, now, offset == 0);
   const auto not_before = pacer_.charge(now, size);
-
-  lock.unlock();
-  std::exception_ptr error;
-  try {
-    transfer->chunk(offset, size);
-  } catch (...) {
-    error = std::current_exception();
+  if (!error) {
+    error = run_unlocked(lock, [&] { transfer->chunk(offset, size); });
   }
-  lock.lock();
 
   // A chunk that was faster than the limit ends when the limit allows, as on a slower link.
   while (!error && !stopping_ && Clock::now() < not_before) {
@@ -206,9 +219,11 @@ void Lane::end(Lock& lock, Link::TransferPtr transfer) {
   // The caller may keep the transfer; what the callbacks hold is released here, without the lock.
   Link::ChunkFn chunk = std::exchange(transfer->chunk, nullptr);
   Link::DoneFn done = std::exchange(transfer->done, nullptr);
+  Link::ReadyFn ready = std::exchange(transfer->ready, nullptr);
   transfer.reset();
   lock.unlock();
   chunk = nullptr;
+  ready = nullptr;
   done(complete, error);
   done = nullptr;
   lock.lock();

@@ -81,7 +81,7 @@ Link::~Link() {
 }
 
 Link::TransferPtr Link::submit(
-    Direction direction, TransferClass cls, Bytes size, ChunkFn chunk, DoneFn done) {
+    Direction direction, TransferClass cls, Bytes size, ChunkFn chunk, DoneFn done, ReadyFn ready) {
   if (size < 0) {
     throw std::invalid_argument("a transfer of " + std::to_string(size) + " bytes");
   }
@@ -90,6 +90,7 @@ Link::TransferPtr Link::submit(
   transfer->size = size;
   transfer->chunk = std::move(chunk);
   transfer->done = std::move(done);
+  transfer->ready = std::move(ready);
   transfer->cls = cls;
   transfer->late = cls == TransferClass::kDemand;
   impl_->lane(direction).submit(transfer);

@@ -57,6 +57,10 @@ class TORCHLMS_EXPORT Link {
   // null. `complete` is false when the transfer failed or was cancelled before its last chunk began.
   using DoneFn = std::function<void(bool complete, std::exception_ptr error)>;
 
+  // Called before the first chunk, and maybe before others: blocks until the bytes may be moved. May throw as ChunkFn.
+  // The time it takes is no time of the link's.
+  using ReadyFn = std::function<void()>;
+
   class Transfer; // opaque
   using TransferPtr = std::shared_ptr<Transfer>;
 
@@ -65,7 +69,13 @@ class TORCHLMS_EXPORT Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  TransferPtr submit(Direction direction, TransferClass cls, Bytes size, ChunkFn chunk, DoneFn done);
+  TransferPtr submit(
+      Direction direction,
+      TransferClass cls,
+      Bytes size,
+      ChunkFn chunk,
+      DoneFn done,
+      ReadyFn ready = nullptr);
   // Makes a transfer more urgent. No effect once all of its chunks have started.
   void promote(const TransferPtr& transfer, TransferClass cls);
   // Starts no further chunk; done still runs (on a link thread). False when all chunks had started.

@@ -6,9 +6,15 @@
 
 #include <c10/util/ScopeExit.h>
 
-#include "swap/stall_timer.h"
-
 namespace torchlms {
+
+namespace {
+
+Link::ReadyFn waits_for(const FencePtr& fence) {
+  return fence ? [fence] { fence->wait(); } : Link::ReadyFn();
+}
+
+} // namespace
 
 // Note [Swap engine]
 //
@@ -25,13 +31,15 @@ namespace torchlms {
 //   kSwappingIn   kDevice       the last chunk is read                      link thread
 //   kSwappingIn   kSwappedOut   a read failed; the block is freed           link thread
 //   kDevice       kSwappedOut   prefetched too early and evicted before its reclaimer
-//                               first use: the extent still holds the bytes
+//                               first use: the copy still holds the bytes
 //   kDevice       kDropped      drop found that ours is the only reference the caller
 //   kDropped      kDevice       restore: the caller has made the bytes again the caller
 //   any           discarded     the last handle died                        its destructor
 //
-// A copy in flight keeps its StorageState, and so the block and the extent, alive; the chunk
-// functions touch only the raw pointer and the extent that they were given. Blocks are freed outside
+// A copy in flight keeps its StorageState, and so the block and its lower copy, alive; the chunk
+// functions touch only the raw pointer and the lower copy that they were given. On a device with queues the
+// first chunk starts when the work that was queued before is done, and a chunk ends when its bytes have
+// arrived: whatever happens here happens in the order of the host's time, and needs no event. Blocks are freed outside
 // mutex_, and a copy's end shows in the state only after that, so that whoever waited finds the memory
 // free. Managed bytes are lowered after the free and raised before the allocation, so that
 // held - managed never shows a peak that is not there.
@@ -46,8 +54,9 @@ StorageState::StorageState(c10::Storage storage, Bytes size_bytes, int64_t order
       is_managed(is_managed),
       device_copy_(std::move(storage)) {}
 
-SwapEngine::SwapEngine(Device& device, std::unique_ptr<DiskStore> store, Link::Options link)
-    : device_(device), store_(std::move(store)), link_(std::make_unique<Link>(link)) {}
+SwapEngine::SwapEngine(
+    Device& device, std::unique_ptr<DiskStore> disk, Link::Options link, LowerTiers::HostOptions host)
+    : device_(device), tiers_(device, std::move(disk), host), link_(std::make_unique<Link>(link)) {}
 
 SwapEngine::~SwapEngine() {
   link_.reset(); // its last callbacks still use the members above
@@ -59,6 +68,7 @@ StorageStatePtr SwapEngine::adopt(c10::Storage storage, Bytes size_bytes, bool i
   if (is_managed) {
     device_.add_managed_bytes(size_bytes);
     resident_.emplace_hint(resident_.end(), state->order, state);
+    device_.note_use(state->device_copy_.data());
   }
   return state;
 }
@@ -93,38 +103,6 @@ bool SwapEngine::swap_out(const StorageStatePtr& state) {
   return start_swap_out(state, TransferClass::kEvict);
 }
 
-bool SwapEngine::drop(const StorageStatePtr& state) {
-  Lock lock(mutex_);
-  if (!may_leave(*state)) {
-    return false;
-  }
-  resident_.erase(state->order);
-  state->residency_ = Residency::kDropped;
-  state->was_dropped_ = true;
-  state->extent_ = nullptr;
-  free_device_copy(lock, state);
-  return true;
-}
-
-void SwapEngine::restore(const StorageStatePtr& state, c10::Storage storage) {
-  const std::lock_guard lock(mutex_);
-  TORCH_INTERNAL_ASSERT(
-      static_cast<Bytes>(storage.nbytes()) == state->storage_bytes,
-      "torchlms: a replay made ",
-      storage.nbytes(),
-      " bytes where ",
-      state->storage_bytes,
-      " were dropped");
-  if (state->is_discarded_) {
-    return;
-  }
-  device_.add_managed_bytes(state->size_bytes);
-  state->device_copy_ = std::move(storage);
-  state->residency_ = Residency::kDevice;
-  resident_.emplace(state->order, state);
-  changed_.notify_all();
-}
-
 // Requires: mutex_ held.
 bool SwapEngine::may_leave(const StorageState& state) const {
   if (!state.is_managed || state.is_pinned_ || state.is_discarded_ || state.num_waiting_ > 0 ||
@@ -143,25 +121,29 @@ bool SwapEngine::start_swap_out(const StorageStatePtr& state, TransferClass cls)
           state->storage_bytes) { // resized since it was saved
     return false;
   }
-  std::shared_ptr<DiskExtent> extent;
+  std::shared_ptr<TierCopy> copy;
   try {
-    extent = std::make_shared<DiskExtent>(store_->allocate(state->storage_bytes));
+    copy = tiers_.allocate(state->storage_bytes);
   } catch (const DiskError&) {
     write_error_ = std::current_exception();
+  }
+  if (!copy) {
     return false;
   }
   const void* data = state->device_copy_.data();
+  const FencePtr written = device_.fence(data); // what the program queued before it let go
   state->transfer_ = link_->submit( // may throw: nothing has changed yet
       Direction::kOut,
       cls,
       state->storage_bytes,
-      [this, extent, data](Bytes offset, Bytes size) {
-        store_->write(*extent, offset, static_cast<const char*>(data) + offset, size);
+      [copy, data](Bytes offset, Bytes size) {
+        copy->write(offset, static_cast<const char*>(data) + offset, size);
       },
       [this, state](bool complete, std::exception_ptr error) {
         finish_swap_out(state, complete, std::move(error));
-      });
-  state->extent_ = std::move(extent);
+      },
+      waits_for(written));
+  state->copy_ = std::move(copy);
   state->residency_ = Residency::kSwappingOut;
   out_in_flight_ += state->size_bytes;
   ++num_moves_;
@@ -178,16 +160,17 @@ void SwapEngine::finish_swap_out(const StorageStatePtr& state, bool complete, st
     state->residency_ = Residency::kSwappedOut;
     state->was_swapped_ = true;
     stats_.swapped_out_bytes += state->storage_bytes;
+    stats_.written_to_disk_bytes += state->copy_->tier() == Tier::kDisk ? state->storage_bytes : 0;
     resident_.erase(state->order);
   } else if (!state->is_discarded_) {
     // Cancelled by acquire or failed: the device copy is the only good one.
     state->residency_ = Residency::kDevice;
-    state->extent_ = nullptr;
+    state->copy_ = nullptr;
   }
   if (state->is_discarded_) { // maybe only while the block was freed
     free_device_copy(lock, state);
     state->residency_ = Residency::kSwappedOut; // ends the waits for it
-    state->extent_ = nullptr;
+    state->copy_ = nullptr;
   }
   state->transfer_ = nullptr;
   out_in_flight_ -= state->size_bytes;
@@ -232,9 +215,8 @@ bool SwapEngine::try_swap_in(const StorageStatePtr& state) {
 bool SwapEngine::start_swap_in(const StorageStatePtr& state, TransferClass cls) {
   device_.add_managed_bytes(state->size_bytes);
   auto lower_again = c10::make_scope_exit([&] { device_.add_managed_bytes(-state->size_bytes); });
-  c10::DataPtr block = cls == TransferClass::kDemand
-      ? device_.allocator()->allocate(static_cast<size_t>(state->storage_bytes))
-      : device_.try_allocate(state->storage_bytes);
+  c10::DataPtr block = cls == TransferClass::kDemand ? device_.allocate(state->storage_bytes)
+                                                     : device_.try_allocate(state->storage_bytes);
   if (!block) {
     return false;
   }
@@ -243,17 +225,19 @@ bool SwapEngine::start_swap_in(const StorageStatePtr& state, TransferClass cls) 
     return true; // another thread was faster
   }
   void* data = block.mutable_get();
-  auto extent = state->extent_;
+  const FencePtr allocated = device_.fence(data); // work that was queued when the block was another's
+  auto copy = state->copy_;
   state->transfer_ = link_->submit( // may throw: nothing has changed yet
       Direction::kIn,
       cls,
       state->storage_bytes,
-      [this, extent, data](Bytes offset, Bytes size) {
-        store_->read(*extent, offset, static_cast<char*>(data) + offset, size);
+      [copy, data](Bytes offset, Bytes size) {
+        copy->read(offset, static_cast<char*>(data) + offset, size);
       },
       [this, state](bool complete, std::exception_ptr error) {
         finish_swap_in(state, complete, std::move(error));
-      });
+      },
+      waits_for(allocated));
   state->device_copy_ = c10::Storage(
       c10::Storage::use_byte_size_t(),
       static_cast<size_t>(state->storage_bytes),
@@ -280,7 +264,7 @@ void SwapEngine::finish_swap_in(const StorageStatePtr& state, bool complete, std
     state->read_error_ = std::move(error);
   }
   if (state->is_discarded_) { // maybe only while the block was freed
-    state->extent_ = nullptr;
+    state->copy_ = nullptr;
   }
   state->transfer_ = nullptr;
   arriving_.erase(state->order);
@@ -309,7 +293,7 @@ c10::Storage SwapEngine::acquire(const StorageStatePtr& state, const InterruptFn
     }
     ++state->num_waiting_; // what has arrived must not be evicted before it is taken
     const auto waited = c10::make_scope_exit([&] { --state->num_waiting_; });
-    const StallTimer timer(stall_ns_);
+    const StallTimer timer(stalls_, device_);
     while (state->residency_ == Residency::kSwappingIn || state->residency_ == Residency::kSwappingOut) {
       const bool timed_out =
           changed_.wait_for(lock, std::chrono::milliseconds(50)) == std::cv_status::timeout;
@@ -322,7 +306,10 @@ c10::Storage SwapEngine::acquire(const StorageStatePtr& state, const InterruptFn
   }
   // From here on the bytes may be written through what is handed out: the disk copy is stale.
   if (!state->transfer_) {
-    state->extent_ = nullptr;
+    state->copy_ = nullptr;
+  }
+  if (state->was_swapped_ || state->was_dropped_) {
+    device_.share(state->device_copy_.data_ptr());
   }
   return state->device_copy_;
 }
@@ -333,7 +320,7 @@ void SwapEngine::wait_swapped_out(const StorageStatePtr& state) {
     return;
   }
   link_->promote(state->transfer_, TransferClass::kDemand);
-  const StallTimer timer(stall_ns_);
+  const StallTimer timer(stalls_, device_);
   changed_.wait(lock, [&] { return state->residency_ != Residency::kSwappingOut; });
 }
 
@@ -342,7 +329,7 @@ void SwapEngine::wait_all_swapped_out() {
   if (out_in_flight_ == 0) {
     return;
   }
-  const StallTimer timer(stall_ns_);
+  const StallTimer timer(stalls_, device_);
   changed_.wait(lock, [&] { return out_in_flight_ == 0; });
 }
 
@@ -358,7 +345,7 @@ void SwapEngine::discard(const StorageStatePtr& state) {
     link_->cancel(state->transfer_);
     return;
   }
-  state->extent_ = nullptr;
+  state->copy_ = nullptr;
   free_device_copy(lock, state);
 }
 

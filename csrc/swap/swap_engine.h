@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <atomic>
 #include <c10/core/Storage.h>
 #include <condition_variable>
 #include <exception>
@@ -11,8 +10,9 @@
 #include <mutex>
 
 #include "swap/device.h"
-#include "swap/disk_store.h"
 #include "swap/link.h"
+#include "swap/lower_tiers.h"
+#include "swap/stall_timer.h"
 #include "trace/types.h"
 
 namespace torchlms {
@@ -37,7 +37,7 @@ class StorageState {
   // Guarded by SwapEngine::mutex_.
   c10::Storage device_copy_;
   Residency residency_ = Residency::kDevice;
-  std::shared_ptr<DiskExtent> extent_; // holds the bytes unless they exist on the device only
+  std::shared_ptr<TierCopy> copy_; // holds the bytes unless they exist on the device only
   Link::TransferPtr transfer_; // in kSwappingOut and kSwappingIn
   bool was_swapped_ = false;
   bool was_dropped_ = false;
@@ -48,19 +48,23 @@ class StorageState {
 };
 using StorageStatePtr = std::shared_ptr<StorageState>;
 
-// Moves single storages between the device and the disk, as told; knows no policy but the order of
+// Moves single storages between the device and the tiers below it, as told; knows no policy but the order of
 // eviction under pressure. See Note [Swap engine] in the source for the table of states.
 //
 // Thread-safe. Waiting calls release no GIL: callers do. Lock order: Tape, SwapEngine, then Link or
 // the device's allocator. Reads and writes run on the link's threads.
 // On failure to write, the device copy stays and the error is kept for rethrow_error(); on failure to
-// read, acquire() throws and the bytes stay on disk.
+// read, acquire() throws and the bytes stay where they are.
 class TORCHLMS_EXPORT SwapEngine {
  public:
   // Called about every 50 ms while acquire waits; may throw to give up waiting.
   using InterruptFn = std::function<void()>;
 
-  SwapEngine(Device& device, std::unique_ptr<DiskStore> store, Link::Options link);
+  SwapEngine(
+      Device& device,
+      std::unique_ptr<DiskStore> disk,
+      Link::Options link,
+      LowerTiers::HostOptions host = LowerTiers::HostOptions());
   ~SwapEngine();
 
   // Takes charge of `storage`, which stays on the device.
@@ -73,13 +77,13 @@ class TORCHLMS_EXPORT SwapEngine {
   // Never moves it again (the caller found another owner that cannot be seen).
   void pin(const StorageStatePtr& state);
 
-  // Starts the copy to disk; the block is freed when the copy is complete. False, and nothing
+  // Starts the copy to a lower tier; the block is freed when the copy is complete. False, and nothing
   // happens, unless the storage is managed, resident, and ours alone.
   bool swap_out(const StorageStatePtr& state);
   // Starts bringing it back, if it is swapped out and the budget has room without reclaiming
   // anything. False when it has none.
   bool try_swap_in(const StorageStatePtr& state);
-  // The bytes, on the device: waits for a copy in flight, fetches what is on disk. Throws DiskError
+  // The bytes, on the device: waits for a copy in flight, fetches what was swapped out. Throws DiskError
   // or c10::OutOfMemoryError. Requires: not dropped.
   c10::Storage acquire(const StorageStatePtr& state, const InterruptFn& interrupt = nullptr);
   // Frees the block without a copy: the caller can make the bytes again. False, and nothing happens,
@@ -106,19 +110,26 @@ class TORCHLMS_EXPORT SwapEngine {
 
   struct Stats {
     Bytes swapped_out_bytes = 0;
+    Bytes written_to_disk_bytes = 0; // of these
     Bytes swapped_in_bytes = 0;
     int64_t num_evictions = 0; // swap-outs forced by allocations
   };
   Stats stats() const;
   // Time that threads have waited in acquire, reclaim and the waits above.
   double stall_us() const {
-    return static_cast<double>(stall_ns_.load(std::memory_order_relaxed)) / 1e3;
+    return stalls_.sum_us();
+  }
+  const StallLog& stalls() const {
+    return stalls_;
   }
   Link& link() {
     return *link_;
   }
-  DiskStore& store() {
-    return *store_;
+  LowerTiers& tiers() {
+    return tiers_;
+  }
+  DiskStore& store() { // requires: there is a disk tier
+    return *tiers_.disk();
   }
   Device& device() {
     return device_;
@@ -136,7 +147,7 @@ class TORCHLMS_EXPORT SwapEngine {
   void end_move();
 
   Device& device_;
-  const std::unique_ptr<DiskStore> store_;
+  LowerTiers tiers_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_; // any residency changed
@@ -150,7 +161,7 @@ class TORCHLMS_EXPORT SwapEngine {
   std::exception_ptr write_error_;
   Stats stats_;
 
-  std::atomic<int64_t> stall_ns_{0};
+  StallLog stalls_; // own synchronisation
 
   std::unique_ptr<Link> link_; // last: its threads use all of the above
 };

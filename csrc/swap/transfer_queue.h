@@ -28,6 +28,7 @@ class Link::Transfer {
   Clock::time_point submitted_at;
   ChunkFn chunk; // called by several threads at once; dropped when the transfer ends
   DoneFn done;
+  ReadyFn ready; // as chunk; null: at once
 
   // Guarded by the lock of the direction.
   TransferClass cls = TransferClass::kDemand;

@@ -39,7 +39,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if name.startswith("TORCHLMS_") or name in ("LOCAL_WORLD_SIZE", "TMPDIR"):
             monkeypatch.delenv(name)
     memory = {"total_bytes": TOTAL_BYTES, "available_bytes": 40 * GIB, "held_bytes": GIB}
-    monkeypatch.setattr(settings._C, "device_memory", lambda: memory)
+    monkeypatch.setattr(settings._C, "device_memory", lambda device: memory)
     forget()
     yield
     forget()
@@ -109,7 +109,7 @@ def test_auto_is_fixed_at_first_use_and_logged(
     with caplog.at_level(logging.INFO, logger="torchlms"):
         first = resolved().budget_bytes
         later = {"total_bytes": TOTAL_BYTES, "available_bytes": GIB, "held_bytes": 0}
-        monkeypatch.setattr(settings._C, "device_memory", lambda: later)
+        monkeypatch.setattr(settings._C, "device_memory", lambda device: later)
         assert resolved().budget_bytes == first
     assert [record.message for record in caplog.records if "37.00 GiB" in record.message]
 
@@ -166,7 +166,7 @@ def test_a_bad_value_of_any_field_is_quoted(field: str, value: object) -> None:
     assert "Accepted:" in str(error.value)
 
 
-@pytest.mark.parametrize("field", ["host_budget", "pin_memory", "compress", "buget"])
+@pytest.mark.parametrize("field", ["compression", "tier", "compress", "buget"])
 def test_an_unknown_field_is_a_type_error(field: str) -> None:
     with pytest.raises(TypeError, match=field):
         torchlms.Config(**{field: 1})

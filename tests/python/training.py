@@ -132,11 +132,11 @@ def held_bytes() -> int:
     return _C.device_memory()["held_bytes"]
 
 
-def left_bytes(before: int) -> int:
+def left_bytes(before: int, held: Callable[[], int] = held_bytes) -> int:
     """Bytes held above `before`, once copies in flight, which free their blocks when they end, are
     done; 0 when nothing is left."""
     deadline = time.monotonic() + 60
-    while (left := held_bytes() - before) > 0 and time.monotonic() < deadline:
+    while (left := held() - before) > 0 and time.monotonic() < deadline:
         time.sleep(0.001)
     return max(left, 0)
 

@@ -80,6 +80,34 @@ TEST(Purity, OpsThatAddInAnyOrderNeverRunAgain) {
   EXPECT_FALSE(replays(traits_of("aten::scatter_add"), nones(4)));
 }
 
+// Has no bytes, and needs no device.
+at::Tensor tensor_on(c10::DeviceType device) {
+  return at::detail::make_tensor<c10::TensorImpl>(
+      c10::DispatchKeySet(c10::computeDispatchKey(c10::kFloat, c10::kStrided, device)),
+      caffe2::TypeMeta::Make<float>(),
+      c10::Device(device, 0));
+}
+
+TEST(Purity, OpsThatAGpuDoesInAnyOrderRunAgainOnACpuOnly) {
+  const OperatorTraits scan = traits_of("aten::cumsum");
+  EXPECT_TRUE(replays(scan, {tensor_on(c10::kCPU), int64_t{0}, c10::IValue()}));
+  EXPECT_FALSE(replays(scan, {tensor_on(c10::kCUDA), int64_t{0}, c10::IValue()}));
+  EXPECT_TRUE(replays(traits_of("aten::tanh"), {tensor_on(c10::kCUDA)}));
+}
+
+TEST(Purity, TransposedConvolutionsRunAgainOnACpuOnly) {
+  const OperatorTraits convolution = traits_of("aten::convolution");
+  ASSERT_EQ(convolution.transposed_arg, 6);
+  for (const bool is_transposed : {false, true}) {
+    std::vector<c10::IValue> args = nones(9);
+    args[6] = is_transposed;
+    args[0] = tensor_on(c10::kCPU);
+    EXPECT_TRUE(replays(convolution, args));
+    args[0] = tensor_on(c10::kCUDA);
+    EXPECT_EQ(replays(convolution, args), !is_transposed);
+  }
+}
+
 TEST(Purity, AttentionMayRunAgainWithoutDropoutOnly) {
   const OperatorTraits traits = traits_of("aten::_scaled_dot_product_flash_attention_for_cpu");
   ASSERT_GE(traits.dropout_arg, 0);

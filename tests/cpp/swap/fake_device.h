@@ -23,7 +23,7 @@ namespace torchlms {
 // before its blocks or with managed bytes left.
 //
 // Thread-safe. Must outlive its blocks.
-class FakeDevice final : public Device {
+class FakeDevice : public Device {
  public:
   static constexpr Bytes kRounding = 512;
 
@@ -54,6 +54,26 @@ class FakeDevice final : public Device {
   c10::Allocator* allocator() override {
     return &allocator_;
   }
+  c10::DataPtr allocate(Bytes size) override {
+    static thread_local bool is_reclaiming = false;
+    bool is_exhausted = false;
+    while (size > 0) {
+      Bytes missing = 0;
+      if (void* data = attempt(size, missing)) {
+        return {data, data, &free, c10::Device(type())};
+      }
+      const auto [reclaim, describe] = policy();
+      if (is_exhausted || is_reclaiming || !reclaim) {
+        const std::string ending = describe && !is_reclaiming ? describe(size) : "";
+        C10_THROW_ERROR(OutOfMemoryError, "The fake device is out of memory. " + ending);
+      }
+      is_reclaiming = true;
+      is_exhausted = !reclaim(missing);
+      is_reclaiming = false;
+    }
+    return {nullptr, nullptr, &free, c10::Device(type())};
+  }
+
   c10::DataPtr try_allocate(Bytes size) override {
     Bytes missing = 0;
     void* data = size == 0 ? nullptr : attempt(size, missing);
@@ -117,26 +137,6 @@ class FakeDevice final : public Device {
     }
     FakeDevice& device;
   };
-
-  c10::DataPtr allocate(Bytes size) {
-    static thread_local bool is_reclaiming = false;
-    bool is_exhausted = false;
-    while (size > 0) {
-      Bytes missing = 0;
-      if (void* data = attempt(size, missing)) {
-        return {data, data, &free, c10::Device(type())};
-      }
-      const auto [reclaim, describe] = policy();
-      if (is_exhausted || is_reclaiming || !reclaim) {
-        const std::string ending = describe && !is_reclaiming ? describe(size) : "";
-        C10_THROW_ERROR(OutOfMemoryError, "The fake device is out of memory. " + ending);
-      }
-      is_reclaiming = true;
-      is_exhausted = !reclaim(missing);
-      is_reclaiming = false;
-    }
-    return {nullptr, nullptr, &free, c10::Device(type())};
-  }
 
   std::pair<ReclaimFn, DescribeFn> policy() const {
     const std::lock_guard lock(mutex_);
