@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -62,17 +63,29 @@ def compare(row: Row, plain: Row) -> None:
 
 
 def rows_of(
-    model: str, balance: str, methods: tuple[str, ...] = METHODS, steps: int = 3, at_once: int = 2
+    model: str,
+    balance: str,
+    methods: tuple[str, ...] = METHODS,
+    steps: int = 3,
+    at_once: int = 2,
+    tell: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
     with TemporaryDirectory() as folder, ThreadPoolExecutor(at_once) as pool:
         plain = row_of(model, "plain", balance, 0, Path(folder), steps)
         cap = int(SHARES[model] * plain["reserved_bytes"]) // (2 * MIB) * 2 * MIB
-        others = [method for method in methods if method != "plain"]
-        rows = list(pool.map(lambda m: row_of(model, m, balance, cap, Path(folder), steps), others))
-    rows = [plain, *rows]
-    for row in rows:
-        row["cap_bytes"] = cap
-        compare(row, plain)
+
+        def one(method: str) -> Row:
+            row = row_of(model, method, balance, cap, Path(folder), steps)
+            return finish(row)
+
+        def finish(row: Row) -> Row:
+            row["cap_bytes"] = cap
+            compare(row, plain)
+            tell(row)
+            return row
+
+        finish(plain)
+        rows = [plain, *pool.map(one, (method for method in methods if method != "plain"))]
     for row in rows:
         row.pop("gradients", None)
     return rows
@@ -119,9 +132,13 @@ def main() -> None:
     )
     rows = []
     for model in options.models:
-        for row in rows_of(model, options.balance, tuple(options.methods), at_once=options.at_once):
-            print(show(row), flush=True)
-            rows.append(row)
+        rows += rows_of(
+            model,
+            options.balance,
+            tuple(options.methods),
+            at_once=options.at_once,
+            tell=lambda row: print(show(row), flush=True),
+        )
     if options.json:
         described = {"emulation": True, "balance": options.balance} | vars(speed)
         options.json.write_text(json.dumps(described | {"rows": rows}, indent=1))
