@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulation import output_of
+from emulation import emulate, output_of
 from torch import Tensor, nn
 
 import torchlms
@@ -138,3 +138,25 @@ def test_a_budget_belongs_to_the_gpu_that_is_current_named_or_the_model_s() -> N
         "2",
     )
     assert out.split() == ["True", "False", "True", "False", "True"]
+
+
+def test_pageable_memory_is_warned_of_once() -> None:
+    done = emulate(
+        """
+        import logging, torch, torchlms
+        from torch import nn
+
+        logging.basicConfig()
+        net = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(6))).cuda()
+        x = torch.randn(2048, 512).cuda()
+        lms = torchlms.offload(budget="min", min_offload_bytes=0, policy="swap")
+        for _ in range(3):
+            with lms:
+                loss = net(x).square().sum()
+            loss.backward()
+        """,
+        "--pinned-cap",
+        "4MiB",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no more page-locked memory") == 1
