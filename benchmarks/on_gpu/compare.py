@@ -55,7 +55,7 @@ class Size:
 
 
 SIZES = {
-    "tiny": Size(8, 64, 4, 128, 4, (0.9, 0.8), 1 << 14),  # to try the script, without a GPU too
+    "tiny": Size(16, 64, 4, 128, 4, (0.9, 0.8), 1 << 14),  # to try the script, without a GPU too
     "small": Size(16, 224, 4, 256, 2),
     "large": Size(64, 224, 16, 1024, 8),
 }
