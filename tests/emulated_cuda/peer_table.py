@@ -29,8 +29,6 @@ HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
 ROOMY = 4096 * MIB
 SHARES = {"resnet18": 0.8, "gpt": 0.65, "tiny": 0.8}  # of the memory that plain PyTorch reserves
-# For all that have a cap: models this small tear their memory to pieces otherwise, and expandable segments are not emulated.
-ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:20"}
 Row = dict[str, Any]
 
 
@@ -39,8 +37,6 @@ def row_of(model: str, method: str, balance: str, cap: int, folder: Path, steps:
         steps = 1  # they take long, and the same each time
     out = folder / f"{model} {method}.pt"
     environment = os.environ | {"EMULATED_CUDA_BYTES": str(cap or ROOMY)}
-    if cap:
-        environment |= ALLOCATOR
     command = [sys.executable, HERE / "peer_row.py", model, method, "--balance", balance]
     command += ["--cap", str(cap), "--steps", str(steps), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
@@ -132,7 +128,7 @@ def main() -> None:
         f"EMULATION of {options.balance}, {speed.times_slower} times slower: "
         f"{speed.flops_per_s / 1e12:g} TFLOP/s, memory {speed.memory_bytes_per_s / 1e9:g} GB/s, "
         f"link {speed.link_bytes_per_s / 1e9:g} GB/s in each direction.\n"
-        f"min_offload_bytes {MIN_OFFLOAD_BYTES}; with a cap: {ALLOCATOR}\n{HEAD}",
+        f"min_offload_bytes {MIN_OFFLOAD_BYTES}.\n{HEAD}",
         flush=True,
     )
     rows = []
