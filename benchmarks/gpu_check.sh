@@ -18,10 +18,10 @@ size=(${SIZE:+--size "$SIZE"})
 failed=0
 
 part() { # NAME SECONDS COMMAND...
-    local name=$1 limit=$2 start=$SECONDS status
+    local name=$1 limit=$(($2 * times)) start=$SECONDS status
     shift 2
     printf '\n=== %s (at %d s, limit %d s)\n' "$name" "$SECONDS" "$limit"
-    timeout --kill-after=10 $((limit * times)) "$@" 2>&1 | tee "$out/$name.log"
+    timeout --kill-after=10 "$limit" "$@" 2>&1 | tee "$out/$name.log"
     status=${PIPESTATUS[0]}
     printf '%s\t%d\t%d\n' "$name" "$status" "$((SECONDS - start))" >> "$out/parts.tsv"
     [ "$status" -eq 0 ] || { failed=1; echo "=== $name: exit status $status"; }
