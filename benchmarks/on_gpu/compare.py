@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The parts of gpu_check.sh that train: gradients within a budget, step times."""
+"""The parts of gpu_check.sh: gradients within a budget, the link, step times beside other ways."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from models import Block
 
 Loss = Callable[[], Tensor]
 ScopeMaker = Callable[[], AbstractContextManager[Any]]
-SHARES = (0.6, 0.4)
 
 
 class BlockStack(nn.Module):
@@ -43,13 +43,31 @@ class BlockStack(nn.Module):
         return hidden
 
 
-def gpt(scale: int, checkpointed: bool) -> tuple[nn.Module, Loss]:
-    net = BlockStack(4 * scale, 256 * scale, checkpointed=checkpointed).cuda()
-    inputs = torch.randn(2 * scale, 256, 256 * scale, device="cuda")
+@dataclass(frozen=True)
+class Size:
+    batch: int  # of ResNet-50
+    pixels: int
+    num_blocks: int  # of the GPT
+    width: int
+    rows: int
+    shares: tuple[float, ...] = (0.6, 0.4)  # of plain PyTorch's memory that budgets give
+    min_offload_bytes: int = 1 << 20
+
+
+SIZES = {
+    "tiny": Size(16, 64, 4, 128, 4, (0.9, 0.8), 1 << 14),  # to try the script, without a GPU too
+    "small": Size(16, 224, 4, 256, 2),
+    "large": Size(64, 224, 16, 1024, 8),
+}
+
+
+def gpt(size: Size, checkpointed: bool) -> tuple[nn.Module, Loss]:
+    net = BlockStack(size.num_blocks, size.width, checkpointed=checkpointed).cuda()
+    inputs = torch.randn(size.rows, 256, size.width, device="cuda")
     return net, lambda: net(inputs).square().mean()
 
 
-def resnet50(scale: int, checkpointed: bool) -> tuple[nn.Module, Loss]:
+def resnet50(size: Size, checkpointed: bool) -> tuple[nn.Module, Loss]:
     import torchvision
 
     net = torchvision.models.resnet50(weights=None).cuda()
@@ -60,8 +78,8 @@ def resnet50(scale: int, checkpointed: bool) -> tuple[nn.Module, Loss]:
                 block.forward = lambda x, f=plain: torch.utils.checkpoint.checkpoint(
                     f, x, use_reentrant=False
                 )
-    images = torch.randn(16 * scale, 3, 224, 224, device="cuda")
-    labels = torch.randint(0, 1000, (16 * scale,), device="cuda")
+    images = torch.randn(size.batch, 3, size.pixels, size.pixels, device="cuda")
+    labels = torch.randint(0, 1000, (size.batch,), device="cuda")
     return net, lambda: F.cross_entropy(net(images), labels)
 
 
@@ -79,23 +97,41 @@ def steps(net: nn.Module, loss_of: Loss, scope: ScopeMaker, count: int) -> list[
         loss.backward()
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
+        del loss
     return seconds
 
 
-def measure(model: str, scale: int, method: str, budget: int, count: int) -> dict[str, Any]:
+def scope_maker(method: str, budget: int, size: Size) -> ScopeMaker | None:
+    """None if what that method needs is not installed."""
+    if budget:
+        lms = torchlms.offload(
+            budget=budget, policy=method, min_offload_bytes=size.min_offload_bytes
+        )
+        return lambda: lms
+    if method == "save_on_cpu":
+        return lambda: torch.autograd.graph.save_on_cpu(pin_memory=True)
+    if method == "trl":
+        try:
+            from trl.models.activation_offloading import OffloadActivations
+        except ImportError as error:
+            print(f"no TRL: {error}")
+            return None
+        offloading = OffloadActivations(use_pin_memory=True, use_streams=True)
+        return lambda: offloading
+    return nullcontext
+
+
+def measure(model: str, size: Size, method: str, budget: int, count: int) -> dict[str, Any] | None:
     """One row: step time and peaks of one way to train one model."""
+    scope = scope_maker(method, budget, size)
+    if scope is None:
+        return None
     torch.manual_seed(0)
-    net, loss_of = MODELS[model](scale, method == "checkpoint")
+    net, loss_of = MODELS[model](size, method == "checkpoint")
     gc.collect()
+    torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    lms = torchlms.offload(budget=budget, policy=method) if budget else None
-    scope: ScopeMaker = nullcontext
-    if lms is not None:
-        offload = lms
-        scope = lambda: offload  # noqa: E731
-    elif method == "save_on_cpu":
-        scope = lambda: torch.autograd.graph.save_on_cpu(pin_memory=True)  # noqa: E731
     row: dict[str, Any] = {"model": model, "method": method, "budget_bytes": budget or None}
     try:
         row["step_s"] = statistics.median(steps(net, loss_of, scope, count)[count // 2 :])
@@ -103,10 +139,10 @@ def measure(model: str, scale: int, method: str, budget: int, count: int) -> dic
         row["error"] = str(error)[:500]
     row["reserved_bytes"] = torch.cuda.max_memory_reserved()
     row["allocated_bytes"] = torch.cuda.max_memory_allocated()
-    if lms is not None:
-        row["report"] = lms.report().to_dict()
+    if budget:
+        row["report"] = scope().report().to_dict()  # type: ignore[attr-defined]
         row["within_budget"] = row["reserved_bytes"] <= budget
-    row["gradients"] = [p.grad for p in net.parameters()]
+    row["gradients"] = [None if p.grad is None else p.grad.cpu() for p in net.parameters()]
     return row
 
 
@@ -123,16 +159,19 @@ def show(row: dict[str, Any]) -> None:
     print(f"{row['model']:9} {row['method']:12} {step:>12} {mib:9.0f} MiB  {share:13} {grads}")
 
 
-def compare(scale: int, methods: dict[str, tuple[float, ...]], count: int) -> list[dict[str, Any]]:
+def compare(size: Size, methods: dict[str, tuple[float, ...]], count: int) -> list[dict[str, Any]]:
     rows = []
     for model in MODELS:
-        plain = measure(model, scale, "plain", 0, count)
+        plain = measure(model, size, "plain", 0, count)
+        assert plain is not None
         rows.append(plain)
         show(plain)
         for method, shares in methods.items():
             for share in shares:
                 budget = int(share * plain["reserved_bytes"])
-                row = measure(model, scale, method, budget, count)
+                row = measure(model, size, method, budget, count)
+                if row is None:
+                    continue
                 if share:
                     row["share"] = share
                 if "step_s" in row and "step_s" in plain:
@@ -144,20 +183,50 @@ def compare(scale: int, methods: dict[str, tuple[float, ...]], count: int) -> li
     return rows
 
 
+def link() -> list[dict[str, Any]]:
+    """Bytes per second of copies of 256 MiB, the fastest of a few."""
+    size = 256 << 20
+    device = [torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    rows = []
+    for memory, pinned in (("page-locked", True), ("pageable", False)):
+        host = [torch.zeros(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
+        directions = {"out": [(host[0], device[0])], "in": [(device[1], host[1])]}
+        if pinned:
+            directions["both at once"] = directions["out"] + directions["in"]
+        for direction, copies in directions.items():
+            seconds = min(timed_copies(copies) for _ in range(5))
+            row = {"memory": memory, "direction": direction, "bytes_per_s": size / seconds}
+            print(f"{memory:12} {direction:12} {row['bytes_per_s'] / 1e9:8.2f} GB/s each way")
+            rows.append(row)
+    return rows
+
+
+def timed_copies(copies: list[tuple[Tensor, Tensor]]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for to, source in copies:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            to.copy_(source, non_blocking=True)
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("exact", "times"))
+    parser.add_argument("part", choices=("exact", "times", "link"))
     parser.add_argument("--out", required=True)
-    parser.add_argument("--scale", type=int, help="size of the models; default: 1 or 4")
+    parser.add_argument("--size", choices=SIZES, help="default: small, for times large")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-    if options.part == "exact":
-        methods = {"swap": SHARES, "auto": SHARES}
-        rows = compare(options.scale or 1, methods, count=4)
+    size = SIZES[options.size or ("large" if options.part == "times" else "small")]
+    if options.part == "link":
+        rows = link()
+    elif options.part == "exact":
+        rows = compare(size, {"swap": size.shares, "auto": size.shares}, count=4)
     else:
-        methods = {"auto": SHARES, "swap": SHARES[:1], "save_on_cpu": (0.0,), "checkpoint": (0.0,)}
-        rows = compare(options.scale or 4, methods, count=8)
+        peers = {"save_on_cpu": (0.0,), "checkpoint": (0.0,), "trl": (0.0,)}
+        rows = compare(size, {"auto": size.shares, "swap": size.shares[:1], **peers}, count=8)
     Path(options.out).write_text(json.dumps(rows, indent=1))
     bad = [r for r in rows if r.get("num_differing") or r.get("within_budget") is False]
     if options.part == "exact":

@@ -173,7 +173,7 @@ auto CachingAllocator::within_budget(size_t size, const F& allocate) -> decltype
         return allocate();
       } catch (const c10::OutOfMemoryError& error) {
         cause = error.what_without_backtrace();
-        memory.note_waste(memory.budget_bytes() - memory.held_bytes() - rounded);
+        memory.note_waste(memory.budget_bytes() - memory.held_bytes()); // with these bytes it went wrong
         limit = std::min(limit, memory.held_bytes()); // as much must go as was asked for
         missing = rounded;
       }

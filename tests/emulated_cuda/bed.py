@@ -25,7 +25,7 @@ def counter(name: str) -> int:
 
 def set_knob(name: str, value: object) -> None:
     """Changes what EMULATED_CUDA_<name> set: BYTES, PINNED_BYTES, H2D_BYTES_PER_S, D2H_BYTES_PER_S,
-    SLOWDOWN, DELAY_US, SEED, FAIL ("" for none; calls are counted anew)."""
+    SLOWDOWN, FLOPS_PER_S, MEMORY_BYTES_PER_S, COMPUTE, DELAY_US, SEED, FAIL ("" for none; calls are counted anew)."""
     if not library().emulated_cuda_set(name.encode(), str(value).encode()):
         raise ValueError(f"{name}={value}")
 

@@ -16,6 +16,9 @@ USUAL = {
     "H2D_BYTES_PER_S": 0,
     "D2H_BYTES_PER_S": 0,
     "SLOWDOWN": 1,
+    "FLOPS_PER_S": 0,
+    "MEMORY_BYTES_PER_S": 0,
+    "COMPUTE": 1,
     "DELAY_US": 0,
     "FAIL": "",
 }

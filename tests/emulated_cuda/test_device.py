@@ -235,3 +235,43 @@ def test_a_knob_that_is_none_is_refused() -> None:
     for name, value in [("NO_SUCH", 1), ("BYTES", "many"), ("FAIL", "cudaMalloc"), ("RACE", 0)]:
         with pytest.raises(ValueError, match=name):
             bed.set_knob(name, value)
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def test_an_operator_takes_at_least_the_time_that_the_rates_say(knob: Knob) -> None:
+    a, b = torch.ones(256, 512, device="cuda"), torch.ones(512, 128, device="cuda")
+    knob("COMPUTE", 0)
+    knob("FLOPS_PER_S", 1e9)
+    assert milliseconds(lambda: a @ b) >= 2 * 256 * 512 * 128 / 1e6
+    knob("MEMORY_BYTES_PER_S", 1e7)
+    assert milliseconds(lambda: a.mul_(2)) >= 2 * a.nbytes / 1e4
+    images, filters = (
+        torch.ones(2, 8, 16, 16, device="cuda"),
+        torch.ones(4, 8, 3, 3, device="cuda"),
+    )
+    knob("FLOPS_PER_S", 1e8)
+    knob("MEMORY_BYTES_PER_S", 0)
+    one_way = 2 * (2 * 4 * 14 * 14) * (8 * 3 * 3) / 1e5
+    assert milliseconds(lambda: torch.nn.functional.conv2d(images, filters)) >= one_way
+    filters.requires_grad_()
+    result = torch.nn.functional.conv2d(images.requires_grad_(), filters)
+    assert milliseconds(lambda: result.backward(torch.ones_like(result))) >= 2 * one_way
+
+
+def test_without_computing_outputs_stay_as_they_were_and_answers_to_the_host_are_right(
+    knob: Knob,
+) -> None:
+    value = torch.ones(4, device="cuda")
+    torch.cuda.synchronize()
+    knob("COMPUTE", 0)
+    value.add_(1)
+    assert value.nonzero().numel() == 4  # its shape depends on data
+    assert value.cpu().tolist() == [1] * 4

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from emulation import RUN
 from offloading import MIB, Found, cap_below, plain, train
 
 SHARES = {"resnet18": 0.8, "gpt": 0.6, "lstm": 0.8}
@@ -48,6 +51,28 @@ def test_gradients_are_equal_whatever_the_device_delays(
     model: str, seed: int, tmp_path: Path
 ) -> None:
     offloaded(model, tmp_path / "out.pt", SEED=seed, DELAY_US=300)
+
+
+def resnet18_fits(cap: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("EMULATED_CUDA_", "LD_PRELOAD"))
+    }
+    command = [RUN, "--cap", cap, sys.executable, RUN.with_name("resnet18_fits.py")]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+
+
+def test_the_script_trains_where_plain_pytorch_runs_out_of_memory_with_the_bits_of_the_cpu() -> (
+    None
+):
+    done = resnet18_fits("128MiB")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "plain PyTorch: CUDA out of memory" in done.stdout
+
+
+def test_the_script_fails_where_plain_pytorch_fits() -> None:
+    done = resnet18_fits("1GiB")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "plain PyTorch: trains" in done.stdout
 
 
 def test_nothing_grows_over_a_hundred_steps(tmp_path: Path) -> None:

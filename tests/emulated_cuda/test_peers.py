@@ -61,12 +61,15 @@ def test_a_peer_has_the_plain_gradients_and_no_races_but_known_ones(
 
 
 def test_the_table_of_peers_has_bytes_peaks_and_exactness() -> None:
-    plain, *others = rows_of("gpt", case("gpt"))
-    assert plain.method == "plain"
-    assert plain.moved_bytes == 0
-    assert others[0].method == "save_on_cpu"
+    plain, *others = rows_of("tiny", "v100", ("auto", "save_on_cpu", "checkpoint"), steps=1)
+    assert plain["method"] == "plain"
+    assert plain["moved_bytes"] == 0
+    assert [row["method"] for row in others] == ["auto", "save_on_cpu", "checkpoint"]
     for row in others:
-        assert row.exact
-        assert row.moved_bytes > 0
-        assert row.peak_bytes < plain.peak_bytes
-        assert row.races == 0
+        assert row["exact"]
+        assert row["races"] == 0
+        assert row["reserved_bytes"] <= row["cap_bytes"] < plain["reserved_bytes"]
+        # Copies and operators take their time on the clock of the device, whatever the machine is busy with.
+        assert row["over_plain"] > 1
+    assert others[1]["moved_bytes"] > 0
+    assert others[2]["moved_bytes"] == 0

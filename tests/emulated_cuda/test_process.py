@@ -25,6 +25,7 @@ def test_the_options_of_run_become_the_knobs_of_the_device() -> None:
             "--slowdown",
             "2.5",
         ),
+        *("--flops", "14GFLOP/s", "--memory", "800MB/s", "--no-compute"),
         *(
             "--devices",
             "2",
@@ -45,6 +46,9 @@ def test_the_options_of_run_become_the_knobs_of_the_device() -> None:
         "D2H_BYTES_PER_S": "12000000000",
         "H2D_BYTES_PER_S": "500000000",
         "SLOWDOWN": "2.5",
+        "FLOPS_PER_S": "14000000000",
+        "MEMORY_BYTES_PER_S": "800000000",
+        "COMPUTE": "0",
         "DEVICES": "2",
         "SEED": "3",
         "DELAY_US": "200",

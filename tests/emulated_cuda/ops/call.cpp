@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "flops.h"
 #include "random.h"
 #include "runtime/counters.h"
 
@@ -246,6 +247,7 @@ bool Call::run_queued(torch::jit::Stack& stack) {
     outputs.push_back(
         map_tensors(returned.back(), [&](const at::Tensor& output) { return twins.of(output); }));
   }
+  footprint.flops = flops_of(name_, arguments_, footprint);
   enqueue(device_, name_, footprint, [op = op_, outputs, arguments = cpu_arguments()] {
     auto results = arguments; // a captured graph runs it again
     op.callBoxed(results);

@@ -77,4 +77,18 @@ std::vector<Access> accesses_of(const Footprint& footprint) {
   return accesses;
 }
 
+uint64_t bytes_of(const Footprint& footprint) {
+  uint64_t bytes = 0;
+  for (const auto* tensors : {&footprint.reads, &footprint.writes})
+    for (const auto& tensor : *tensors) {
+      if (!tensor.is_cuda() || tensor.layout() != c10::kStrided)
+        continue;
+      auto size = static_cast<uint64_t>(tensor.itemsize());
+      for (const Dim& dim : merged_dims(tensor))
+        size *= static_cast<uint64_t>(dim.size);
+      bytes += tensor.numel() == 0 ? 0 : size;
+    }
+  return bytes;
+}
+
 } // namespace emulated_cuda

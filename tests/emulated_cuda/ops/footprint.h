@@ -11,4 +11,7 @@ namespace emulated_cuda {
 // The bytes behind the tensors, as runs of contiguous ones.
 std::vector<Access> accesses_of(const Footprint& footprint);
 
+// Those bytes, each element once.
+uint64_t bytes_of(const Footprint& footprint);
+
 } // namespace emulated_cuda

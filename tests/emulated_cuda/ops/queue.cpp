@@ -27,10 +27,20 @@ void compute_unobserved(const std::function<void()>& compute, int threads) {
 }
 
 void submit(
-    c10::DeviceIndex device, const std::string& name, const Footprint& footprint, std::function<void()> run) {
+    c10::DeviceIndex device,
+    const std::string& name,
+    const Footprint& footprint,
+    bool needed,
+    std::function<void()> run) {
   const c10::cuda::CUDAGuard guard(device); // the handle of a default stream says no device
   const auto stream = stream_of(c10::cuda::getCurrentCUDAStream(device).stream());
-  stream->submit({name, std::move(run), accesses_of(footprint), true});
+  stream->submit(
+      {.name = name,
+       .run = std::move(run),
+       .accesses = accesses_of(footprint),
+       .compute = true,
+       .needed = needed,
+       .cost = {footprint.flops, bytes_of(footprint)}});
 }
 
 } // namespace
@@ -40,14 +50,15 @@ void enqueue(
     const std::string& name,
     const Footprint& footprint,
     std::function<void()> compute) {
-  submit(device, name, footprint, [name, compute = std::move(compute), threads = at::get_num_threads()] {
-    try {
-      compute_unobserved(compute, threads);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "emulated_cuda: %s failed on the device: %s\n", name.c_str(), error.what());
-      break_device(cudaErrorAssert);
-    }
-  });
+  submit(
+      device, name, footprint, false, [name, compute = std::move(compute), threads = at::get_num_threads()] {
+        try {
+          compute_unobserved(compute, threads);
+        } catch (const std::exception& error) {
+          std::fprintf(stderr, "emulated_cuda: %s failed on the device: %s\n", name.c_str(), error.what());
+          break_device(cudaErrorAssert);
+        }
+      });
 }
 
 void enqueue_and_wait(
@@ -56,7 +67,7 @@ void enqueue_and_wait(
     const Footprint& footprint,
     std::function<void()> compute) {
   std::exception_ptr error;
-  submit(device, name, footprint, [&error, &compute, threads = at::get_num_threads()] {
+  submit(device, name, footprint, true, [&error, &compute, threads = at::get_num_threads()] {
     try {
       compute_unobserved(compute, threads);
     } catch (...) {

@@ -10,10 +10,11 @@
 
 namespace emulated_cuda {
 
-// What an operator reads and writes, for the race detector.
+// What an operator reads and writes, for the race detector and for its time.
 struct Footprint {
   std::vector<at::Tensor> reads;
   std::vector<at::Tensor> writes;
+  double flops = 0; // that count, see flops.h
 };
 
 // Queues `compute` on the current stream of `device`. It runs with no autograd and unobserved. An error

@@ -24,16 +24,17 @@ void Event::record(Stream& stream) {
   graph_ = graph;
   if (graph)
     return;
-  clock_ = stream.submit({"cudaEventRecord", [self = shared_from_this(), number = ++records_] {
-                            {
-                              std::lock_guard lock(self->mutex_);
-                              if (number > self->reached_) {
-                                self->reached_ = number;
-                                self->time_ = std::chrono::steady_clock::now();
-                              }
-                            }
-                            self->changed_.notify_all();
-                          }});
+  const auto reach = [self = shared_from_this(), &stream, number = ++records_] {
+    {
+      std::lock_guard lock(self->mutex_);
+      if (number > self->reached_) {
+        self->reached_ = number;
+        self->time_ = stream.now();
+      }
+    }
+    self->changed_.notify_all();
+  };
+  clock_ = stream.submit({.name = "cudaEventRecord", .run = reach, .instant = true});
 }
 
 void Event::wait_on(Stream& stream) {
@@ -45,10 +46,12 @@ void Event::wait_on(Stream& stream) {
   race::ordered_after(stream.index(), clock_);
   if (reached_ >= records_)
     return;
-  stream.submit({"cudaStreamWaitEvent", [self = shared_from_this(), number = records_] {
-                   std::unique_lock lock(self->mutex_);
-                   self->changed_.wait(lock, [&] { return self->reached_ >= number; });
-                 }});
+  const auto wait = [self = shared_from_this(), &stream, number = records_] {
+    std::unique_lock lock(self->mutex_);
+    self->changed_.wait(lock, [&] { return self->reached_ >= number; });
+    stream.not_before(self->time_);
+  };
+  stream.submit({.name = "cudaStreamWaitEvent", .run = wait, .instant = true});
 }
 
 void Event::synchronize() {

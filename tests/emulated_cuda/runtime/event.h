@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -33,7 +32,7 @@ class Event : public std::enable_shared_from_this<Event> {
   uint64_t reached_ = 0; // the last that a stream came to
   std::weak_ptr<Graph> graph_; // the capture that the last record was part of
   std::vector<uint64_t> clock_; // of the last record, for the race detector
-  std::chrono::steady_clock::time_point time_;
+  Clock::time_point time_;
 };
 
 cudaEvent_t create_event(bool timed);

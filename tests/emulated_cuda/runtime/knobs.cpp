@@ -51,6 +51,12 @@ bool change(Knobs& knobs, const std::string& name, const std::string& text) {
     return read(text, knobs.d2h_bytes_per_s);
   if (name == "SLOWDOWN")
     return read(text, knobs.slowdown);
+  if (name == "FLOPS_PER_S")
+    return read(text, knobs.flops_per_s);
+  if (name == "MEMORY_BYTES_PER_S")
+    return read(text, knobs.memory_bytes_per_s);
+  if (name == "COMPUTE")
+    return read(text, knobs.compute);
   if (name == "DELAY_US")
     return read(text, knobs.delay_us);
   if (name == "SEED") {
@@ -80,6 +86,9 @@ Knobs from_environment() {
         "H2D_BYTES_PER_S",
         "D2H_BYTES_PER_S",
         "SLOWDOWN",
+        "FLOPS_PER_S",
+        "MEMORY_BYTES_PER_S",
+        "COMPUTE",
         "DEVICES",
         "SEED",
         "DELAY_US",

@@ -21,6 +21,9 @@ struct Knobs {
   double h2d_bytes_per_s = 0; // 0: as fast as memcpy
   double d2h_bytes_per_s = 0;
   double slowdown = 1;
+  double flops_per_s = 0; // 0: operators take the time that they take here
+  double memory_bytes_per_s = 0; // the same
+  bool compute = true; // false: operators leave their outputs as they are
   int devices = 1;
   uint64_t seed = 0;
   uint64_t delay_us = 0; // the longest random delay before a piece of work; 0: none

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <thread>
@@ -13,7 +14,6 @@
 namespace emulated_cuda {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Streams = std::unordered_map<Stream*, std::shared_ptr<Stream>>;
 
 std::mutex streams_mutex;
@@ -42,6 +42,21 @@ std::shared_ptr<Stream> thread_stream(int device) {
   return stream;
 }
 
+bool is_modelled() {
+  return knobs().flops_per_s > 0 || knobs().memory_bytes_per_s > 0;
+}
+
+// That of what takes longer, arithmetic or memory.
+Clock::duration modelled_time(const Cost& cost) {
+  const Knobs& knobs = emulated_cuda::knobs();
+  double seconds = 0;
+  if (knobs.flops_per_s > 0)
+    seconds = cost.flops / knobs.flops_per_s;
+  if (knobs.memory_bytes_per_s > 0)
+    seconds = std::max(seconds, static_cast<double>(cost.memory_bytes) / knobs.memory_bytes_per_s);
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 } // namespace
 
 Stream::Stream(int device, int priority, uint64_t index)
@@ -57,6 +72,7 @@ std::vector<uint64_t> Stream::submit(Work work) {
       return {};
     }
     clock = race::queued(index_, work);
+    work.submitted = Clock::now();
     queue_.push_back(std::move(work));
   }
   changed_.notify_all();
@@ -104,13 +120,42 @@ void Stream::do_next(Work& work) {
   }
   if (knobs.delay_us > 0 && delays_() % 2 == 0)
     std::this_thread::sleep_for(std::chrono::microseconds(delays_() % knobs.delay_us));
-  const auto start = Clock::now();
-  work.run();
-  if (!work.compute)
+  free_at_ = is_modelled() ? std::max(free_at_, work.submitted) : Clock::now();
+  if (work.compute) {
+    counters().ops++;
+    compute(work);
     return;
-  counters().ops++;
+  }
+  work.run();
+  if (!work.instant)
+    free_at_ = Clock::now();
+}
+
+// With a model of the device's speed, operators follow each other on the clock that the model says, so that it does
+// not matter how late this thread is woken.
+void Stream::compute(Work& work) {
+  const Knobs& knobs = emulated_cuda::knobs();
+  const auto start = Clock::now();
+  if (knobs.compute || work.needed)
+    work.run();
   if (knobs.slowdown > 1)
     std::this_thread::sleep_for((Clock::now() - start) * (knobs.slowdown - 1));
+  if (!is_modelled()) {
+    free_at_ = Clock::now();
+    return;
+  }
+  free_at_ += modelled_time(work.cost);
+  if (knobs.compute)
+    free_at_ = std::max(free_at_, Clock::now());
+  std::this_thread::sleep_until(free_at_);
+}
+
+Clock::time_point Stream::now() const {
+  return free_at_;
+}
+
+void Stream::not_before(Clock::time_point time) {
+  free_at_ = std::max(free_at_, time);
 }
 
 void Stream::run(const std::shared_ptr<Stream>& stream) {

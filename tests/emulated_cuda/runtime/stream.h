@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -21,11 +22,23 @@ struct Access {
   bool write = false;
 };
 
+using Clock = std::chrono::steady_clock;
+
+// What an operator costs on the device that is emulated.
+struct Cost {
+  double flops = 0;
+  uint64_t memory_bytes = 0; // read and written
+};
+
 struct Work {
   std::string name{};
   std::function<void()> run{};
   std::vector<Access> accesses{};
   bool compute = false; // an operator, which the slowdown applies to
+  bool needed = false; // the host wants its results
+  bool instant = false; // takes no time on the device
+  Cost cost{};
+  Clock::time_point submitted{};
   bool replayed = false; // of a graph, whose memory pool keeps blocks that look free
 };
 
@@ -63,10 +76,16 @@ class Stream {
     return index_;
   }
 
+  // When the work done so far ended. Of the stream's thread alone.
+  Clock::time_point now() const;
+  // What follows starts after that. The same.
+  void not_before(Clock::time_point time);
+
   static void run(const std::shared_ptr<Stream>& stream);
 
  private:
   void do_next(Work& work);
+  void compute(Work& work);
 
   const int device_;
   const int priority_;
@@ -74,6 +93,7 @@ class Stream {
   std::mt19937_64 delays_; // of this stream's thread alone
   bool seeded_ = false;
   uint64_t seed_version_ = 0;
+  Clock::time_point free_at_{}; // of this stream's thread alone
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;
