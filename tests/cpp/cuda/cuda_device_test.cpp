@@ -129,13 +129,17 @@ TEST_F(CudaDeviceTest, AFenceWaitsForTheStreamThatIsCurrentAndForThatOfTheBlock)
   const auto side = c10::cuda::getStreamFromPool();
   constexpr Bytes kSize = 64 * kMiB;
   const c10::DataPtr block = device.allocate(kSize);
+  cudaEvent_t written = nullptr;
+  C10_CUDA_CHECK(cudaEventCreateWithFlags(&written, cudaEventDisableTiming));
   {
     const c10::cuda::CUDAStreamGuard guard(side);
     C10_CUDA_CHECK(cudaMemsetAsync(block.get(), 7, kSize, side.stream()));
+    C10_CUDA_CHECK(cudaEventRecord(written, side.stream()));
     device.note_use(block.get());
   }
   device.fence(block.get())->wait(); // taken with another stream current
-  EXPECT_TRUE(side.query());
+  EXPECT_EQ(cudaEventQuery(written), cudaSuccess);
+  C10_CUDA_CHECK(cudaEventDestroy(written));
 }
 
 TEST_F(CudaDeviceTest, ASharedBlockIsNotReusedBeforeTheOtherStreamIsDoneWithIt) {
