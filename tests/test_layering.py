@@ -43,6 +43,7 @@ RULES = [
     (r"csrc/swap/", SWAP),
     (r"csrc/cpu/", CPU),
     (r"csrc/cuda/", CUDA),
+    (r"csrc/recompute/thread_count\.", rf"{RECOMPUTE}|<dlfcn\.h>"),
     (r"csrc/recompute/", RECOMPUTE),
     (r"csrc/(hooks|hook_frontend)\.", HOOKS),
     (r"csrc/cpp_api/", CPP_API),
