@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.util
 import math
 from typing import Any
@@ -86,7 +87,7 @@ class IntegerProgram:
 
     def solve_relaxed(self) -> Solution | None:
         """With parts of a choice allowed; None where the solver gives up."""
-        import highspy  # optional
+        highspy: Any = importlib.import_module("highspy")  # optional
 
         solver = self._solver(is_relaxed=True)
         solver.setOptionValue("solver", "ipm")  # the simplex method takes minutes for some
@@ -110,8 +111,9 @@ class IntegerProgram:
         return Solution(columns, info.mip_dual_bound * (1 - _FEASIBLE))
 
     def _solver(self, *, is_relaxed: bool) -> Any:
-        import highspy
         import numpy as np  # comes with highspy
+
+        highspy: Any = importlib.import_module("highspy")
 
         program = highspy.HighsLp()
         program.num_col_ = len(self._costs)
