@@ -84,7 +84,7 @@ TEST(Plan, JsonHasTheFormatFirstAndEveryField) {
   plan.actions.resize(2);
   EXPECT_EQ(
       plan.to_json(),
-      R"({"format":"torchlms.plan","version":1,"policy":"swap","signature":"00000000000000ff",)"
+      R"({"format":"torchlms.plan","version":1,"policy":"swap","start":"","signature":"00000000000000ff",)"
       R"("budget_bytes":210,"base_delta_bytes":0,)"
       R"("actions":[{"kind":"swap","tier":"host","swap_out":4,"release":5,"swap_in":11},)"
       R"({"kind":"keep","tier":"disk","swap_out":-1,"release":-1,"swap_in":-1}],)"
