@@ -51,6 +51,7 @@ def count_methods(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     for methods in places(rows).values():
         best = fastest([row for method, row in methods.items() if method in METHODS])
+        noise = _noise(methods.get(PLAIN_AGAIN))
         for method, row in methods.items():
             if method not in METHODS:
                 continue
@@ -62,7 +63,7 @@ def count_methods(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
             count["kept"] += bool(row.keeps_budget)
             count["equal"] += row.is_equal
             count["fastest"] += row is best
-            count["level"] += _is_level(row, best, _noise(methods.get(PLAIN_AGAIN)))
+            count["level"] += _is_level(row, best, noise)
     return {method: counts[method] for method in METHODS if method in counts}
 
 
