@@ -369,6 +369,7 @@ void Tape::end_forward() {
     }
     begin_backward();
     forward_ended_ = true;
+    num_forward_unpacks_ = num_unpacks_;
     ended = is_over(); // backward ran inside the scope
   }
   for (const StorageStatePtr& state : to_wait) {

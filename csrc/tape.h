@@ -257,6 +257,7 @@ class TORCHLMS_EXPORT Tape : public std::enable_shared_from_this<Tape> {
   size_t num_started_ = 0;
   int32_t num_ops_ = 0;
   int32_t num_unpacks_ = 0;
+  int32_t num_forward_unpacks_ = 0; // of them, before the forward pass ended
   int num_handles_ = 0;
   bool is_partial_ = false; // some ops or packs were not seen
   bool left_program_ = false;

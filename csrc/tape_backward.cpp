@@ -147,7 +147,7 @@ void Tape::handle_died(StorageId id) {
 
 bool Tape::awaits_backward() const {
   const std::lock_guard lock(mutex_);
-  return forward_ended_ && num_unpacks_ == 0 && num_handles_ > 0;
+  return forward_ended_ && num_unpacks_ == num_forward_unpacks_ && num_handles_ > 0;
 }
 
 bool Tape::is_over() const {
@@ -159,7 +159,9 @@ void Tape::finish_step() {
   bool was_used = false;
   {
     const std::lock_guard lock(mutex_);
-    was_used = num_unpacks_ > 0 || mode_ == Mode::kWatching;
+    // A gradient taken within the forward pass is not the backward pass that ends the step.
+    was_used = num_unpacks_ > num_forward_unpacks_ || (num_unpacks_ > 0 && num_handles_ == 0) ||
+        mode_ == Mode::kWatching;
     if (is_finished_ || !forward_ended_ || !was_used) {
       return;
     }

@@ -74,3 +74,17 @@ def test_views_made_anew_do_not_make_a_step_another_program() -> None:
                     others.clear()
         total.backward()
         assert step == 0 or lms.report().to_dict()["state"] == "executing"
+
+
+def test_a_report_between_a_forward_that_took_a_gradient_and_its_backward_ends_no_step() -> None:
+    lms, scope = scopes()
+    weight = seeded(32, 32).requires_grad_()
+    with scope():
+        inputs = seeded(32, 32) @ weight
+        (slope,) = torch.autograd.grad(inputs.sin().sum(), inputs, create_graph=True)
+        loss = slope.repeat(64, 1).sin().square().mean()
+    assert lms.report().to_dict()["unlimited_peak_bytes"] is None
+    loss.backward()
+    report = lms.report().to_dict()
+    assert report["step"] == 1
+    assert report["unlimited_peak_bytes"] > 0
