@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from layers import COLUMNS, Context, Harness, Layers
 from program import OPS, FuzzProgram, Line, Step
@@ -34,6 +35,14 @@ class PlainHarness:
 
     def keep(self, tensor: Tensor) -> Tensor:
         return tensor
+
+
+class HookedHarness(PlainHarness):
+    """PyTorch with hooks that do nothing."""
+
+    def forward(self, function: Callable[[], Any]) -> Any:
+        with saved_tensors_hooks(Tensor.detach, Tensor.detach):
+            return function()
 
 
 def make_optimizer(name: str, layers: Layers) -> torch.optim.Optimizer | None:

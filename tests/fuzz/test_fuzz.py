@@ -59,6 +59,17 @@ def test_every_op_runs_in_a_program_of_its_own(policy: str) -> None:
         assert failure_of(program, Settings(policy)) is None, op
 
 
+def test_a_step_that_pytorch_refuses_under_any_hooks_is_no_failure() -> None:
+    lines = (Line("lerp", 56, 52), Line("index_put", 51, 3), Line("saves_input", 28, 8))
+    lines += (Line("unbind", 36, 4), Line("write_flat", 19, 44), Line("checkpoint", 19, 54))
+    program = FuzzProgram(lines, (16,), (Step("backward"),))
+    plain = run_plain(program)
+    assert not any(isinstance(leaf, Note) for leaf in plain.results[0][0])
+    verdict = judge(program, Settings(), plain)
+    assert verdict.failure is None
+    assert verdict.refused
+
+
 @pytest.mark.parametrize("what", ["read", "write"])
 def test_a_disk_that_fails_for_a_while_fails_a_step_and_the_next_run_is_exact(what: str) -> None:
     program = program_of(Line("matmul", 0, 1), Line("sin", 2, 0), Line("exp", 3, 0))
