@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "export.h"
+#include "feedback.h"
 #include "plan/cost_file.h"
 #include "plan/cost_model.h"
 #include "program.h"
@@ -137,10 +138,13 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   void learn_costs();
   void measure_link();
   void warn_pageable();
+  Feedback::Next note_followed(const Tape::Outcome& outcome);
+  Feedback& feedback(const Trace& trace);
   void publish(const Tape::Outcome& outcome);
   void publish_off_step();
   void plan(Bytes entry_bytes);
-  ProgramPtr make_program(Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes);
+  ProgramPtr make_program(
+      Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes, const Feedback::Approach& approach);
   void check_fits(const Program& program) const;
   void remember(ProgramPtr program);
   void log(int level, std::string text);
@@ -163,6 +167,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   struct Recorded {
     Trace trace;
     std::vector<uint64_t> geometry;
+    bool tries_others = false; // the plan that it followed was slow
   };
   std::vector<Recorded> recorded_; // steps that want a plan at the next scope entry
   std::vector<ProgramPtr> programs_; // most recent first
@@ -175,16 +180,15 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   CostModel costs_;
   bool knows_out_cost_ = false;
   bool knows_in_cost_ = false;
-  std::map<uint64_t, std::vector<double>> measured_us_; // by signature: executed steps under its plan
-  std::map<uint64_t, int> num_replans_; // by Trace::signature()
+  std::map<uint64_t, Feedback> feedback_; // of programs_, by Trace::signature()
+  int64_t num_evictions_ = 0; // up to the step that ended last
   int64_t num_steps_ = 0;
   int64_t num_captures_ = 0; // scopes in which the device recorded the work instead of doing it
-  Bytes planned_waste_ = 0; // of the budget, that the plans leave to fragmentation
   bool joins_passes_ = false; // step_boundary() was called once: it ends steps
   Report report_; // of the step that ended last
   Report joined_; // of the passes since the last boundary
   int num_joined_ = 0;
-  double plan_us_ = 0; // spent on the plan that applies now
+  double plan_us_ = 0; // spent on the plans that were made last
   std::shared_ptr<const Trace> latest_trace_;
   std::vector<Tape::ReplayRecord> replays_; // of the last step
   std::vector<std::pair<double, Bytes>> memory_; // of the step that ended last

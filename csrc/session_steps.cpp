@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "human.h"
 #include "plan/planner.h"
@@ -14,8 +15,7 @@ namespace torchlms {
 namespace {
 
 constexpr size_t kMostPrograms = 8;
-constexpr double kTolerance = 0.05; // a plan whose time is further off is made anew
-constexpr int kMostReplans = 2; // of one program
+constexpr Bytes kSparedPart = 4; // at most one in so many bytes of the budget is left to fragmentation
 
 PlanPolicy plan_policy(Policy policy) {
   switch (policy) {
@@ -30,12 +30,6 @@ PlanPolicy plan_policy(Policy policy) {
       break;
   }
   return PlanPolicy::kAuto;
-}
-
-double median(std::vector<double> samples) {
-  const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
-  std::nth_element(samples.begin(), middle, samples.end());
-  return *middle;
 }
 
 Report::LinkUse link_use(const LinkStats& stats) {
@@ -78,13 +72,7 @@ void Session::learn(Tape::Outcome& outcome) {
   }
   learn_costs();
   records_next_ = !outcome.is_complete && !outcome.was_watched;
-  if (outcome.followed) {
-    const uint64_t signature = outcome.followed->trace().signature();
-    remember(outcome.followed);
-    if (!outcome.was_watched) {
-      measured_us_[signature].push_back(outcome.step_us + outcome.stall_us + outcome.recompute_us);
-    }
-  }
+  const Feedback::Next next = note_followed(outcome);
   publish(outcome);
   if (outcome.was_watched || !outcome.is_complete) {
     return;
@@ -94,19 +82,30 @@ void Session::learn(Tape::Outcome& outcome) {
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
     return;
   }
-  // The recorded step pays for first touches and for kernels that are made at their first use, so the first
-  // executed one knows the times better; the second of a plan tells how good its prediction is.
-  const auto& measured = measured_us_[outcome.trace.signature()];
-  const double predicted = outcome.followed->plan().predicted_step_us;
-  const bool is_off = std::abs(measured.back() - predicted) > kTolerance * predicted;
   outcome.trace.backward_peak_node =
       outcome.followed->trace().backward_peak_node; // named while recording only
-  int& num_replans = num_replans_[outcome.trace.signature()];
-  const bool may_tell = measured.size() == 2 || (measured.size() == 1 && num_replans == 0);
-  if (may_tell && is_off && !has_loaded_plan_ && !given_costs_ && num_replans < kMostReplans) {
-    ++num_replans;
-    recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
+  if (next != Feedback::Next::kStay && !has_loaded_plan_ && !given_costs_) {
+    recorded_.push_back(
+        {std::move(outcome.trace), std::move(outcome.geometry), next == Feedback::Next::kTryOthers});
   }
+}
+
+Feedback::Next Session::note_followed(const Tape::Outcome& outcome) {
+  Feedback::Step step;
+  step.took_us = outcome.step_us + outcome.stall_us + outcome.recompute_us;
+  step.wasted_bytes = device_.take_waste();
+  const int64_t num_evictions = engine_->stats().num_evictions;
+  step.evicted = std::exchange(num_evictions_, num_evictions) < num_evictions;
+  if (!outcome.followed) {
+    return Feedback::Next::kStay;
+  }
+  remember(outcome.followed);
+  return outcome.was_watched ? Feedback::Next::kStay
+                             : feedback(outcome.followed->trace()).note(outcome.followed, step);
+}
+
+Feedback& Session::feedback(const Trace& trace) {
+  return feedback_.try_emplace(trace.signature(), plan_policy(options_.policy)).first->second;
 }
 
 void Session::publish(const Tape::Outcome& outcome) {
@@ -150,9 +149,8 @@ void Session::publish(const Tape::Outcome& outcome) {
     if (plan.num_unmet_demands > 0) {
       report.not_planned["demanded by policy_fn, and cannot be"] += plan.num_unmet_demands;
     }
-    const auto measured = measured_us_.find(outcome.followed->trace().signature());
-    if (measured != measured_us_.end()) {
-      report.measured_step_us = median(measured->second);
+    if (!outcome.was_watched) {
+      report.measured_step_us = feedback(outcome.followed->trace()).measured_us();
     }
   } else {
     report.measured_step_us = outcome.step_us + outcome.stall_us;
@@ -175,29 +173,36 @@ void Session::publish_off_step() {
 void Session::plan(Bytes entry_bytes) {
   const double most_drift = 0.01 * static_cast<double>(std::max<Bytes>(budget_bytes(), 1));
   std::vector<Recorded> wanted = std::exchange(recorded_, {});
-  const Bytes waste = std::min(device_.wasted_bytes(), budget_bytes() / 4);
-  const bool wastes_more = static_cast<double>(waste - planned_waste_) > most_drift;
-  planned_waste_ = wastes_more ? waste : planned_waste_;
   for (const ProgramPtr& program : programs_) {
     const auto drift = std::abs(static_cast<double>(entry_bytes - program->entry_bytes()));
-    if ((drift > most_drift || wastes_more) && !has_loaded_plan_) {
+    if (drift > most_drift && !has_loaded_plan_) {
       wanted.insert(wanted.begin(), {program->trace(), program->geometry()});
     }
   }
+  plan_us_ = wanted.empty() ? plan_us_ : 0;
   for (Recorded& recorded : wanted) {
-    remember(make_program(std::move(recorded.trace), std::move(recorded.geometry), entry_bytes));
+    Feedback& feedback = this->feedback(recorded.trace);
+    remember(
+        recorded.tries_others
+            ? feedback.choose([&](const Feedback::Approach& approach) {
+                return make_program(recorded.trace, recorded.geometry, entry_bytes, approach);
+              })
+            : make_program(
+                  std::move(recorded.trace), std::move(recorded.geometry), entry_bytes, feedback.approach()));
   }
 }
 
-ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes) {
+ProgramPtr Session::make_program(
+    Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes, const Feedback::Approach& approach) {
   const auto start = std::chrono::steady_clock::now();
   if (given_costs_) {
     given_costs_->retime(trace);
   }
   PlanRequest request;
-  request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_ - planned_waste_;
+  const Bytes spared = std::min(approach.spared_bytes, options_.budget_bytes / kSparedPart);
+  request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_ - spared;
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
-  request.policy = plan_policy(options_.policy);
+  request.policy = approach.policy;
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
   const bool has_room = !options_.verify && !passes_overlap_ && !options_.demand_of &&
       static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);
@@ -206,8 +211,7 @@ ProgramPtr Session::make_program(Trace trace, std::vector<uint64_t> geometry, By
   }
   Plan plan = make_plan(trace, costs_, request);
   const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
-  plan_us_ = elapsed.count();
-  measured_us_.erase(trace.signature());
+  plan_us_ += elapsed.count();
   if (holds_minimum()) {
     minimum_bytes_ = plan.floor_bytes;
   }
@@ -232,8 +236,9 @@ void Session::check_fits(const Program& program) const {
   }
   const Plan& plan = program.plan();
   throw BudgetError(
-      std::string("out of memory. ") +
-      (device_.is_host_memory() ? "DefaultCPUAllocator: can't allocate memory: " : "CUDA out of memory. ") +
+      std::string(
+          device_.is_host_memory() ? "out of memory. DefaultCPUAllocator: can't allocate memory: "
+                                   : "CUDA out of memory. ") +
       "the budget of " + human_bytes(options_.budget_bytes) + " (" + std::to_string(options_.budget_bytes) +
       " bytes) is below what this program needs at " + plan.floor_op +
       ", whatever is moved: the smallest budget that works is " +
@@ -245,13 +250,16 @@ void Session::remember(ProgramPtr program) {
   std::erase_if(programs_, [&](const ProgramPtr& known) {
     return known->trace().signature() == program->trace().signature();
   });
-  if (!program->plan().fits && !holds_minimum()) {
-    return; // reactive swapping does what can be done
+  // Where a plan does not fit, reactive swapping does what can be done.
+  if (program->plan().fits || holds_minimum()) {
+    programs_.insert(programs_.begin(), std::move(program));
+    programs_.resize(std::min(programs_.size(), kMostPrograms));
   }
-  programs_.insert(programs_.begin(), std::move(program));
-  if (programs_.size() > kMostPrograms) {
-    programs_.pop_back();
-  }
+  std::erase_if(feedback_, [&](const auto& entry) {
+    return std::none_of(programs_.begin(), programs_.end(), [&](const ProgramPtr& known) {
+      return known->trace().signature() == entry.first;
+    });
+  });
 }
 
 Report Session::report() {

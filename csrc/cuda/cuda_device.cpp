@@ -153,8 +153,8 @@ void CudaDevice::free_pinned(void* data) {
   C10_CUDA_CHECK_WARN(cudaFreeHost(data)); // at exit the driver may be gone
 }
 
-Bytes CudaDevice::wasted_bytes() const {
-  return memory_.wasted_bytes();
+Bytes CudaDevice::take_waste() {
+  return memory_.take_waste();
 }
 
 bool CudaDevice::is_capturing() const {

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "feedback.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace torchlms {
+
+namespace {
+
+constexpr double kTolerance = 0.05; // a plan whose time is further off is made anew
+constexpr int kMostReplans = 2;
+constexpr size_t kEnoughSteps = 2; // the first of a plan may pay for new blocks
+constexpr size_t kMostSteps = 100; // remembered
+
+} // namespace
+
+Feedback::Next Feedback::note(const ProgramPtr& program, const Step& step) {
+  if (program != program_) {
+    program_ = program;
+    took_us_.clear();
+    num_evicting_ = 0;
+    wasted_bytes_ = 0;
+  }
+  if (took_us_.size() == kMostSteps) {
+    took_us_.erase(took_us_.begin());
+  }
+  took_us_.push_back(step.took_us);
+  num_evicting_ = step.evicted ? num_evicting_ + 1 : 0;
+  wasted_bytes_ = std::max(wasted_bytes_, step.wasted_bytes);
+  const size_t num_steps = took_us_.size();
+  const double predicted_us = program->plan().predicted_step_us;
+  const double off_us = recent_us() - predicted_us;
+  const bool is_off = std::abs(off_us) > kTolerance * predicted_us;
+  const bool is_slow = is_off && off_us > 0;
+  if (is_settled_) {
+    return Next::kStay;
+  }
+  if (is_trying_) {
+    return num_steps >= kEnoughSteps ? Next::kTryOthers : Next::kStay;
+  }
+  // One step may evict because a copy was late once.
+  if (is_slow && num_evicting_ >= static_cast<int>(kEnoughSteps)) {
+    return Next::kTryOthers;
+  }
+  // The recorded step pays for first touches and for kernels that are made at their first use, so the first
+  // executed one knows the times better; the second of a plan tells how good its prediction is.
+  if (num_replans_ > 0 && is_slow && num_steps == kEnoughSteps && policy_ == PlanPolicy::kAuto) {
+    return Next::kTryOthers;
+  }
+  const bool may_tell = num_steps == kEnoughSteps || (num_steps == 1 && num_replans_ == 0);
+  if (may_tell && is_off && num_replans_ < kMostReplans) {
+    ++num_replans_;
+    return Next::kReplan;
+  }
+  return Next::kStay;
+}
+
+// The second step of a plan may be slow for reasons of its own, the first one too.
+double Feedback::recent_us() const {
+  return *std::min_element(
+      took_us_.end() - static_cast<ptrdiff_t>(std::min(kEnoughSteps, took_us_.size())), took_us_.end());
+}
+
+ProgramPtr Feedback::choose(const MakeFn& make) {
+  if (took_us_.empty()) {
+    return make(approach_);
+  }
+  const double took_us = recent_us();
+  if (!best_.program || took_us < best_us_) {
+    best_ = {program_, approach_};
+    best_us_ = took_us;
+  }
+  if (!is_trying_) {
+    is_trying_ = true;
+    make_others(make);
+  }
+  is_settled_ = others_.empty() || others_.back().program->plan().predicted_step_us >= best_us_;
+  Candidate next = is_settled_ ? best_ : std::move(others_.back());
+  if (is_settled_) {
+    others_.clear();
+  } else {
+    others_.pop_back();
+  }
+  approach_ = next.approach;
+  return next.program;
+}
+
+void Feedback::make_others(const MakeFn& make) {
+  std::vector<Approach> approaches{{approach_.policy, wasted_bytes_}};
+  if (policy_ == PlanPolicy::kAuto) {
+    for (const PlanPolicy single : {PlanPolicy::kSwap, PlanPolicy::kRecompute, PlanPolicy::kHybrid}) {
+      approaches.push_back({single, 0});
+    }
+  }
+  for (const Approach& approach : approaches) {
+    ProgramPtr program = make(approach);
+    if (program->plan().fits) {
+      others_.push_back({std::move(program), approach});
+    }
+  }
+  std::stable_sort(others_.begin(), others_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.program->plan().predicted_step_us > b.program->plan().predicted_step_us;
+  });
+}
+
+double Feedback::measured_us() const {
+  std::vector<double> samples = took_us_;
+  if (samples.empty()) {
+    return 0;
+  }
+  const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+} // namespace torchlms
