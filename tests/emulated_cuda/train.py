@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import bed
@@ -49,6 +50,23 @@ def grown(levels: list[int]) -> int:
     return max(levels[len(levels) // 2 :]) - max(levels[: len(levels) // 2])
 
 
+class PinnedBlocks:
+    """Watches how many page-locked blocks are made in steps that repeat the one before: that follow the same plan,
+    and evict nothing that it did not foresee."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[int, Any]] = []
+
+    def step_ended(self, lms: torchlms.offload | None) -> None:
+        report = lms.report().to_dict() if lms else {}
+        plan = [report.get(name) for name in ("state", "evictions", "predicted_step_us")]
+        self._steps.append((bed.counter("pinned_allocations"), plan))
+
+    def new_in_later_half(self) -> int:
+        later = self._steps[len(self._steps) // 2 :]
+        return sum(two - one for (one, plan), (two, same) in pairwise(later) if plan == same)
+
+
 def train(options: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(options.model_seed)
     net, loss_of = MODELS[options.model]()
@@ -61,7 +79,8 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     settings |= {"disk_path": options.disk_path} if options.disk_path else {}
     lms = None if options.plain else torchlms.offload(budget=options.budget, **settings)
     results: list[Any] = []
-    allocated, pinned, errors = [], [], []
+    allocated, errors = [], []
+    pinned = PinnedBlocks()
     if options.fail:
         bed.set_knob("FAIL", options.fail)
     for step in range(options.steps):
@@ -90,14 +109,14 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         optimizer.zero_grad()
         del loss
         allocated.append(torch.cuda.memory_allocated())
-        pinned.append(bed.counter("pinned_allocations"))
+        pinned.step_ended(lms)
     if options.out:
         torch.save(results, options.out)
     found = {
         "reserved": torch.cuda.max_memory_reserved(),
         "allocated": torch.cuda.max_memory_allocated(),
         "grown": grown(allocated) if len(allocated) > 3 else 0,
-        "new_pinned": pinned[-1] - pinned[len(pinned) // 2] if len(pinned) > 3 else 0,
+        "new_pinned": pinned.new_in_later_half(),
         "errors": errors,
         "races": bed.races(),
     }
