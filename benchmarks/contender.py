@@ -14,6 +14,8 @@ from common import Cell
 from methods import PLAIN, PLAIN_AGAIN, Attempt, Job
 
 NUM_COMPARED_STEPS = 3  # one that records, one that follows the plan, one more for its correction
+MOST_FIRST_STEPS = 12
+STEPS_OF_A_SETTLED_PLAN = 3
 SLOW_CELL_S = 15.0
 FEWEST_STEPS = 2
 SPAWNED_AT_ONCE = 4
@@ -42,6 +44,8 @@ class Contender:
         for _ in range(NUM_COMPARED_STEPS):
             self._step_into(self.first_steps)
         self.digests = self._call("digests") or {}
+        while self._is_learning() and len(self.first_steps) < MOST_FIRST_STEPS:
+            self._step_into(self.first_steps)
 
     def take_turn(self) -> None:
         """A timed step, unless it is so slow that a few say enough. Plain takes every turn: each
@@ -61,6 +65,12 @@ class Contender:
     def close(self) -> None:
         if self._cell is not None:
             self._cell.close()
+
+    def _is_learning(self) -> bool:
+        """torchlms may go on to another plan: the steps before followed several."""
+        steps = self.first_steps[-STEPS_OF_A_SETTLED_PLAN:]
+        plans = {step["report"]["predicted_step_us"] for step in steps if "report" in step}
+        return self.failure is None and len(plans) > 1
 
     def _step_into(self, steps: list[dict[str, Any]]) -> None:
         result = self._call("step")
