@@ -125,9 +125,7 @@ class Offloaded:
                     fault.begin()
 
     def mend_disk(self) -> None:
-        """Ends the fault, and takes note of the error that the session still has to raise."""
-        assert self.fault is not None
-        self.fault.end()
+        """Takes note of the error that the session still has to raise. The fault has ended."""
         self.fault = None
         with contextlib.suppress(OSError), self.lms:
             pass
@@ -183,11 +181,13 @@ def judge(program: FuzzProgram, settings: Settings, plain: PlainRun, limit: int 
         offloaded.look()
         if got is not None:
             compare(plain.results, got, program, verdict)
-            if HISTORY in str(verdict.failure):
+            if verdict.failure and (HISTORY in verdict.failure or plain.refuses):
                 verdict.failure, verdict.refused = None, True
                 compare(run_program(program, HookedHarness()), got, program, verdict)
             got = None
         if offloaded.fault is not None:
+            offloaded.fault.end()
+            what_is_left(before, offloaded.lms.session(), folder)  # no copy is under way any more
             offloaded.mend_disk()
             if verdict.disk_failed and verdict.failure is None:
                 compare(plain.results, run_program(program, offloaded), program, verdict, True)
@@ -276,6 +276,13 @@ def difference_of(one: list[Any], other: list[Any]) -> str | None:
 class PlainRun:
     results: list[Any]
     leaks: bool
+
+    @property
+    def refuses(self) -> bool:
+        """Some step; under hooks it may come less far, or further."""
+        return any(
+            isinstance(leaf, Note) for parts in self.results for part in parts for leaf in part
+        )
 
 
 def run_plain(program: FuzzProgram) -> PlainRun:

@@ -69,7 +69,8 @@ def run_lines(
         if line.op in REGIONS:
             body = lines[index : index + 1 + line.first % 4]
             index += len(body)
-            if line.op == "hooks":  # they copy rrelu's noise before rrelu has made it
+            if line.op in ("hooks", "checkpoint", "two_checkpoints"):
+                # Hooks copy rrelu's noise before rrelu has made it; a checkpoint that runs again stops there.
                 body = tuple(
                     dataclasses.replace(inner, op="gelu") if inner.op == "rrelu" else inner
                     for inner in body
