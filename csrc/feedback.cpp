@@ -13,15 +13,22 @@ constexpr double kTolerance = 0.05; // a plan whose time is further off is made 
 constexpr int kMostReplans = 2;
 constexpr size_t kEnoughSteps = 2; // the first of a plan may pay for new blocks
 constexpr size_t kMostSteps = 100; // remembered
+constexpr size_t kMostPlans = 8; // tried
+
+std::vector<ActionKind> kinds(const Plan& plan) {
+  std::vector<ActionKind> all;
+  for (const Action& action : plan.actions) {
+    all.push_back(action.kind);
+  }
+  return all;
+}
 
 } // namespace
 
 Feedback::Next Feedback::note(const ProgramPtr& program, const Step& step) {
   if (program != program_) {
     program_ = program;
-    took_us_.clear();
-    num_evicting_ = 0;
-    wasted_bytes_ = 0;
+    forget_steps();
   }
   if (took_us_.size() == kMostSteps) {
     took_us_.erase(took_us_.begin());
@@ -42,7 +49,12 @@ Feedback::Next Feedback::note(const ProgramPtr& program, const Step& step) {
   }
   // One step may evict because a copy was late once.
   if (is_slow && num_evicting_ >= static_cast<int>(kEnoughSteps)) {
-    return Next::kTryOthers;
+    if (starts_clean_) {
+      return Next::kTryOthers;
+    }
+    starts_clean_ = true;
+    forget_steps();
+    return Next::kStay;
   }
   // The recorded step pays for first touches and for kernels that are made at their first use, so the first
   // executed one knows the times better; the second of a plan tells how good its prediction is.
@@ -63,6 +75,12 @@ double Feedback::recent_us() const {
       took_us_.end() - static_cast<ptrdiff_t>(std::min(kEnoughSteps, took_us_.size())), took_us_.end());
 }
 
+void Feedback::forget_steps() {
+  took_us_.clear();
+  num_evicting_ = 0;
+  wasted_bytes_ = 0;
+}
+
 ProgramPtr Feedback::choose(const MakeFn& make) {
   if (took_us_.empty()) {
     return make(approach_);
@@ -72,37 +90,49 @@ ProgramPtr Feedback::choose(const MakeFn& make) {
     best_ = {program_, approach_};
     best_us_ = took_us;
   }
-  if (!is_trying_) {
-    is_trying_ = true;
-    make_others(make);
-  }
-  is_settled_ = others_.empty() || others_.back().program->plan().predicted_step_us >= best_us_;
-  Candidate next = is_settled_ ? best_ : std::move(others_.back());
+  add_others(make);
+  const auto next =
+      std::min_element(others_.begin(), others_.end(), [](const Candidate& a, const Candidate& b) {
+        return a.program->plan().predicted_step_us < b.program->plan().predicted_step_us;
+      });
+  is_settled_ = next == others_.end() || next->program->plan().predicted_step_us >= best_us_;
+  const Candidate chosen = is_settled_ ? best_ : *next;
   if (is_settled_) {
     others_.clear();
+    known_.clear();
   } else {
-    others_.pop_back();
+    others_.erase(next);
   }
-  approach_ = next.approach;
-  return next.program;
+  approach_ = chosen.approach;
+  return chosen.program;
 }
 
-void Feedback::make_others(const MakeFn& make) {
-  std::vector<Approach> approaches{{approach_.policy, wasted_bytes_}};
-  if (policy_ == PlanPolicy::kAuto) {
-    for (const PlanPolicy single : {PlanPolicy::kSwap, PlanPolicy::kRecompute, PlanPolicy::kHybrid}) {
-      approaches.push_back({single, 0});
+void Feedback::add_others(const MakeFn& make) {
+  std::vector<Approach> approaches;
+  if (!is_trying_) {
+    is_trying_ = true;
+    known_.push_back(kinds(program_->plan()));
+    approaches.push_back({approach_.policy, approach_.spared_bytes}); // of newer times
+    if (policy_ == PlanPolicy::kAuto) {
+      for (const PlanPolicy single : {PlanPolicy::kSwap, PlanPolicy::kRecompute, PlanPolicy::kHybrid}) {
+        approaches.push_back({single, 0});
+      }
     }
   }
+  if (num_evicting_ >= static_cast<int>(kEnoughSteps)) {
+    approaches.push_back({approach_.policy, wasted_bytes_});
+  }
   for (const Approach& approach : approaches) {
+    if (known_.size() == kMostPlans) {
+      return;
+    }
     ProgramPtr program = make(approach);
-    if (program->plan().fits) {
+    const std::vector<ActionKind> moves = kinds(program->plan());
+    if (program->plan().fits && std::find(known_.begin(), known_.end(), moves) == known_.end()) {
+      known_.push_back(moves);
       others_.push_back({std::move(program), approach});
     }
   }
-  std::stable_sort(others_.begin(), others_.end(), [](const Candidate& a, const Candidate& b) {
-    return a.program->plan().predicted_step_us > b.program->plan().predicted_step_us;
-  });
 }
 
 double Feedback::measured_us() const {

@@ -43,6 +43,11 @@ class TORCHLMS_EXPORT Feedback {
   const Approach& approach() const { // of the plan that is followed
     return approach_;
   }
+  // Steps evict, so each begins with no memory cached: what the one before left behind would make every step of the
+  // same plan another one.
+  bool starts_clean() const {
+    return starts_clean_;
+  }
   double measured_us() const; // of the last steps under the present plan, the median; 0: none has run
 
  private:
@@ -51,7 +56,8 @@ class TORCHLMS_EXPORT Feedback {
     Approach approach;
   };
   double recent_us() const; // of the last two steps, the faster
-  void make_others(const MakeFn& make);
+  void forget_steps();
+  void add_others(const MakeFn& make);
 
   const PlanPolicy policy_; // the user's
   Approach approach_;
@@ -60,9 +66,11 @@ class TORCHLMS_EXPORT Feedback {
   int num_evicting_ = 0; // of them, in a row, up to now
   Bytes wasted_bytes_ = 0;
   int num_replans_ = 0;
+  bool starts_clean_ = false;
   bool is_trying_ = false;
   bool is_settled_ = false; // all that may be faster was tried
-  std::vector<Candidate> others_; // not tried yet, the one predicted to be fastest last
+  std::vector<Candidate> others_; // not tried yet
+  std::vector<std::vector<ActionKind>> known_; // of plans tried and others_, by storage: none is tried twice
   Candidate best_; // of those tried
   double best_us_ = 0;
 };

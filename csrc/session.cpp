@@ -334,6 +334,9 @@ TapePtr Session::open_tape() {
     note_peak(device_.take_peaks().held); // the optimizer's, since the last event
     learn_all();
     step_peak_ = device_.held_bytes();
+    if (!programs_.empty() && feedback(programs_.front()->trace()).starts_clean()) {
+      device_.release_cached();
+    }
   }
   plan(device_.held_bytes() - device_.managed_bytes());
   apply_budget();

@@ -153,6 +153,10 @@ void CudaDevice::free_pinned(void* data) {
   C10_CUDA_CHECK_WARN(cudaFreeHost(data)); // at exit the driver may be gone
 }
 
+void CudaDevice::release_cached() {
+  allocator_.emptyCache({0, 0});
+}
+
 Bytes CudaDevice::take_waste() {
   return memory_.take_waste();
 }

@@ -45,6 +45,7 @@ class CudaDevice final : public Device {
   void copy_in(void* block, const void* host, Bytes size) override;
   void* allocate_pinned(Bytes size) override;
   void free_pinned(void* data) override;
+  void release_cached() override;
   Bytes take_waste() override;
   bool is_capturing() const override;
 

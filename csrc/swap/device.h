@@ -74,6 +74,7 @@ class TORCHLMS_EXPORT Device {
   virtual Bytes cached_bytes() const { // freed, and kept from the system
     return 0;
   }
+  virtual void release_cached() {} // to the system, where keeping it may leave memory fragmented
   // Adds `delta` to the bytes that belong to managed storages (see Event); held - managed is base.
   virtual void add_managed_bytes(Bytes delta) = 0;
   virtual Bytes managed_bytes() const = 0;

@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 import torchlms
 
 MIN_OFFLOAD_BYTES = 1 << 16
+NUM_LEARNING_STEPS = 10
 TORCHLMS = ("auto", "hybrid", "swap", "recompute")
 PEER_METHODS = ("save_on_cpu", "torchtune", "torchtune, streams", "trl", "trl, streams")
 METHODS = ("plain", *TORCHLMS, "checkpoint", "checkpoint, save_on_cpu", *PEER_METHODS)
@@ -140,7 +141,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     learns = options.method in TORCHLMS
     row: dict[str, Any] = {"reports": []}
-    for number in range(-6 if learns else -1, options.steps):
+    for number in range(-NUM_LEARNING_STEPS if learns else -1, options.steps):
         if number == 0:
             moved, busy = moved_bytes(), link_busy_ms()
             if not learns:  # what torchlms takes while it learns counts too
