@@ -35,7 +35,6 @@ Feedback::Next Feedback::note(const ProgramPtr& program, const Step& step) {
   }
   took_us_.push_back(step.took_us);
   num_evicting_ = step.evicted ? num_evicting_ + 1 : 0;
-  wasted_bytes_ = std::max(wasted_bytes_, step.wasted_bytes);
   const size_t num_steps = took_us_.size();
   const double predicted_us = program->plan().predicted_step_us;
   const double off_us = recent_us() - predicted_us;
@@ -58,7 +57,7 @@ Feedback::Next Feedback::note(const ProgramPtr& program, const Step& step) {
   }
   // The recorded step pays for first touches and for kernels that are made at their first use, so the first
   // executed one knows the times better; the second of a plan tells how good its prediction is.
-  if (num_replans_ > 0 && is_slow && num_steps == kEnoughSteps && policy_ == PlanPolicy::kAuto) {
+  if (num_replans_ > 0 && is_slow && num_steps == kEnoughSteps && users_policy_ == PlanPolicy::kAuto) {
     return Next::kTryOthers;
   }
   const bool may_tell = num_steps == kEnoughSteps || (num_steps == 1 && num_replans_ == 0);
@@ -78,16 +77,15 @@ double Feedback::recent_us() const {
 void Feedback::forget_steps() {
   took_us_.clear();
   num_evicting_ = 0;
-  wasted_bytes_ = 0;
 }
 
 ProgramPtr Feedback::choose(const MakeFn& make) {
   if (took_us_.empty()) {
-    return make(approach_);
+    return make(policy_);
   }
   const double took_us = recent_us();
   if (!best_.program || took_us < best_us_) {
-    best_ = {program_, approach_};
+    best_ = {program_, policy_};
     best_us_ = took_us;
   }
   add_others(make);
@@ -103,34 +101,31 @@ ProgramPtr Feedback::choose(const MakeFn& make) {
   } else {
     others_.erase(next);
   }
-  approach_ = chosen.approach;
+  policy_ = chosen.policy;
   return chosen.program;
 }
 
 void Feedback::add_others(const MakeFn& make) {
-  std::vector<Approach> approaches;
+  std::vector<PlanPolicy> policies;
   if (!is_trying_) {
     is_trying_ = true;
     known_.push_back(kinds(program_->plan()));
-    approaches.push_back({approach_.policy, approach_.spared_bytes}); // of newer times
-    if (policy_ == PlanPolicy::kAuto) {
-      for (const PlanPolicy single : {PlanPolicy::kSwap, PlanPolicy::kRecompute, PlanPolicy::kHybrid}) {
-        approaches.push_back({single, 0});
-      }
+    policies = {policy_};
+    if (users_policy_ == PlanPolicy::kAuto) {
+      policies.insert(policies.end(), {PlanPolicy::kSwap, PlanPolicy::kRecompute, PlanPolicy::kHybrid});
     }
+  } else if (num_evicting_ >= static_cast<int>(kEnoughSteps)) {
+    policies = {policy_}; // more is known of fragmentation
   }
-  if (num_evicting_ >= static_cast<int>(kEnoughSteps)) {
-    approaches.push_back({approach_.policy, wasted_bytes_});
-  }
-  for (const Approach& approach : approaches) {
+  for (const PlanPolicy policy : policies) {
     if (known_.size() == kMostPlans) {
       return;
     }
-    ProgramPtr program = make(approach);
+    ProgramPtr program = make(policy);
     const std::vector<ActionKind> moves = kinds(program->plan());
     if (program->plan().fits && std::find(known_.begin(), known_.end(), moves) == known_.end()) {
       known_.push_back(moves);
-      others_.push_back({std::move(program), approach});
+      others_.push_back({std::move(program), policy});
     }
   }
 }

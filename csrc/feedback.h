@@ -18,21 +18,15 @@ namespace torchlms {
 // A plain value, not thread-safe.
 class TORCHLMS_EXPORT Feedback {
  public:
-  // How a plan is made.
-  struct Approach {
-    PlanPolicy policy = PlanPolicy::kAuto;
-    Bytes spared_bytes = 0; // of the budget, left to fragmentation
-  };
   struct Step {
     double took_us = 0;
     bool evicted = false; // something that no plan foresaw
-    Bytes wasted_bytes = 0; // of the budget: free, and of no use to an allocation
   };
   enum class Next : uint8_t { kStay, kReplan, kTryOthers };
-  // The plan of that approach, from the step that was noted last.
-  using MakeFn = std::function<ProgramPtr(const Approach&)>;
+  // The plan of that policy, from the step that was noted last and what has been seen of fragmentation.
+  using MakeFn = std::function<ProgramPtr(PlanPolicy)>;
 
-  explicit Feedback(PlanPolicy policy) : policy_(policy), approach_{policy} {}
+  explicit Feedback(PlanPolicy policy) : users_policy_(policy), policy_(policy) {}
 
   // A step that followed `program` has ended.
   Next note(const ProgramPtr& program, const Step& step);
@@ -40,8 +34,8 @@ class TORCHLMS_EXPORT Feedback {
   // one that was fastest. Makes one as before when no step was noted.
   ProgramPtr choose(const MakeFn& make);
 
-  const Approach& approach() const { // of the plan that is followed
-    return approach_;
+  PlanPolicy policy() const { // of the plan that is followed
+    return policy_;
   }
   // Steps evict, so each begins with no memory cached: what the one before left behind would make every step of the
   // same plan another one.
@@ -53,18 +47,17 @@ class TORCHLMS_EXPORT Feedback {
  private:
   struct Candidate {
     ProgramPtr program;
-    Approach approach;
+    PlanPolicy policy = PlanPolicy::kAuto;
   };
   double recent_us() const; // of the last two steps, the faster
   void forget_steps();
   void add_others(const MakeFn& make);
 
-  const PlanPolicy policy_; // the user's
-  Approach approach_;
+  const PlanPolicy users_policy_;
+  PlanPolicy policy_;
   ProgramPtr program_; // of the steps below
   std::vector<double> took_us_;
   int num_evicting_ = 0; // of them, in a row, up to now
-  Bytes wasted_bytes_ = 0;
   int num_replans_ = 0;
   bool starts_clean_ = false;
   bool is_trying_ = false;

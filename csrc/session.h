@@ -143,8 +143,7 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   void publish(const Tape::Outcome& outcome);
   void publish_off_step();
   void plan(Bytes entry_bytes);
-  ProgramPtr make_program(
-      Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes, const Feedback::Approach& approach);
+  ProgramPtr make_program(Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes, PlanPolicy policy);
   void check_fits(const Program& program) const;
   void remember(ProgramPtr program);
   void log(int level, std::string text);

@@ -93,7 +93,6 @@ void Session::learn(Tape::Outcome& outcome) {
 Feedback::Next Session::note_followed(const Tape::Outcome& outcome) {
   Feedback::Step step;
   step.took_us = outcome.step_us + outcome.stall_us + outcome.recompute_us;
-  step.wasted_bytes = device_.take_waste();
   const int64_t num_evictions = engine_->stats().num_evictions;
   step.evicted = std::exchange(num_evictions_, num_evictions) < num_evictions;
   if (!outcome.followed) {
@@ -184,25 +183,25 @@ void Session::plan(Bytes entry_bytes) {
     Feedback& feedback = this->feedback(recorded.trace);
     remember(
         recorded.tries_others
-            ? feedback.choose([&](const Feedback::Approach& approach) {
-                return make_program(recorded.trace, recorded.geometry, entry_bytes, approach);
+            ? feedback.choose([&](PlanPolicy policy) {
+                return make_program(recorded.trace, recorded.geometry, entry_bytes, policy);
               })
             : make_program(
-                  std::move(recorded.trace), std::move(recorded.geometry), entry_bytes, feedback.approach()));
+                  std::move(recorded.trace), std::move(recorded.geometry), entry_bytes, feedback.policy()));
   }
 }
 
 ProgramPtr Session::make_program(
-    Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes, const Feedback::Approach& approach) {
+    Trace trace, std::vector<uint64_t> geometry, Bytes entry_bytes, PlanPolicy policy) {
   const auto start = std::chrono::steady_clock::now();
   if (given_costs_) {
     given_costs_->retime(trace);
   }
   PlanRequest request;
-  const Bytes spared = std::min(approach.spared_bytes, options_.budget_bytes / kSparedPart);
+  const Bytes spared = std::min(device_.wasted_bytes(), options_.budget_bytes / kSparedPart);
   request.budget_bytes = holds_minimum() ? 0 : options_.budget_bytes - external_bytes_ - spared;
   request.base_delta_bytes = entry_bytes - trace.entry_bytes;
-  request.policy = approach.policy;
+  request.policy = policy;
   const Bytes unlimited = trace.unlimited_peak_bytes() + request.base_delta_bytes;
   const bool has_room = !options_.verify && !passes_overlap_ && !options_.demand_of &&
       static_cast<double>(unlimited) < 0.9 * static_cast<double>(request.budget_bytes);

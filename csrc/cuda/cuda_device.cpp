@@ -157,8 +157,8 @@ void CudaDevice::release_cached() {
   allocator_.emptyCache({0, 0});
 }
 
-Bytes CudaDevice::take_waste() {
-  return memory_.take_waste();
+Bytes CudaDevice::wasted_bytes() const {
+  return memory_.wasted_bytes();
 }
 
 bool CudaDevice::is_capturing() const {

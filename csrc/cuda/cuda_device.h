@@ -46,7 +46,7 @@ class CudaDevice final : public Device {
   void* allocate_pinned(Bytes size) override;
   void free_pinned(void* data) override;
   void release_cached() override;
-  Bytes take_waste() override;
+  Bytes wasted_bytes() const override;
   bool is_capturing() const override;
 
  private:

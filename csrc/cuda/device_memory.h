@@ -52,8 +52,8 @@ class DeviceMemory {
   };
   // An allocation failed although this much of the budget was neither held nor asked for.
   void note_waste(Bytes waste);
-  Bytes take_waste() {
-    return wasted_.exchange(0, std::memory_order_relaxed);
+  Bytes wasted_bytes() const {
+    return wasted_.load(std::memory_order_relaxed);
   }
   // 0: none.
   Bytes budget_bytes() const {

@@ -114,8 +114,8 @@ class TORCHLMS_EXPORT Device {
     return nullptr;
   }
   virtual void free_pinned(void* /*data*/) {}
-  // Bytes of the budget that allocations could not use because memory was fragmented, the most since the last call.
-  virtual Bytes take_waste() {
+  // Bytes of the budget that allocations could not use because memory was fragmented, the most so far.
+  virtual Bytes wasted_bytes() const {
     return 0;
   }
   // This thread's queue is being recorded for later, not run: nothing may be moved or waited for.

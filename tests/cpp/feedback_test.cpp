@@ -12,7 +12,6 @@ namespace torchlms {
 namespace {
 
 using Next = Feedback::Next;
-using Approach = Feedback::Approach;
 
 // A plan that differs from all others, unless `moves` says what it moves, one bit for each of eight storages.
 ProgramPtr predicted(double step_us, bool fits = true, uint8_t moves = 0) {
@@ -32,17 +31,17 @@ Feedback::Step step(double took_us) {
   return {took_us};
 }
 
-Feedback::Step evicting(double took_us, Bytes wasted_bytes = 0) {
-  return {took_us, true, wasted_bytes};
+Feedback::Step evicting(double took_us) {
+  return {took_us, true};
 }
 
 // Two steps that evict, and two more, which begin with nothing cached.
-Next note_evictions(Feedback& feedback, const ProgramPtr& program, double took_us, Bytes wasted_bytes = 0) {
+Next note_evictions(Feedback& feedback, const ProgramPtr& program, double took_us) {
   feedback.note(predicted(1), step(took_us)); // it is corrected once already
   Next next = Next::kStay;
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(next, Next::kStay);
-    next = feedback.note(program, evicting(took_us, wasted_bytes));
+    next = feedback.note(program, evicting(took_us));
   }
   return next;
 }
@@ -50,11 +49,11 @@ Next note_evictions(Feedback& feedback, const ProgramPtr& program, double took_u
 // Makes plans that the simulator predicts to take so long, by policy, and remembers what it was asked for.
 struct Maker {
   std::map<PlanPolicy, ProgramPtr> programs;
-  std::vector<Approach> asked;
+  std::vector<PlanPolicy> asked;
 
-  ProgramPtr operator()(const Approach& approach) {
-    asked.push_back(approach);
-    return programs.at(approach.policy);
+  ProgramPtr operator()(PlanPolicy policy) {
+    asked.push_back(policy);
+    return programs.at(policy);
   }
 };
 
@@ -146,22 +145,19 @@ TEST(Feedback, StepsBeginWithNothingCachedOnceTwoInARowHaveEvicted) {
 TEST(Feedback, OtherPlansAreTriedInTheOrderOfTheirPredictionsUntilNoneCanBeFaster) {
   Feedback feedback(PlanPolicy::kAuto);
   const ProgramPtr slow = predicted(100);
-  ASSERT_EQ(note_evictions(feedback, slow, 150, 7), Next::kTryOthers);
+  ASSERT_EQ(note_evictions(feedback, slow, 150), Next::kTryOthers);
   Maker make = maker(110, 155, 120, 115);
-  const auto choose = [&] { return feedback.choose([&](const Approach& a) { return make(a); }); };
+  const auto choose = [&] { return feedback.choose([&](PlanPolicy policy) { return make(policy); }); };
 
   const ProgramPtr spares = make.programs[PlanPolicy::kAuto];
   EXPECT_EQ(choose(), spares);
-  ASSERT_EQ(make.asked.size(), 5);
-  for (const Approach& approach : make.asked) {
-    EXPECT_EQ(approach.spared_bytes, &approach == &make.asked.back() ? 7 : 0);
-  }
+  EXPECT_EQ(make.asked.size(), 4);
   EXPECT_EQ(feedback.note(spares, evicting(140)), Next::kStay);
   EXPECT_EQ(feedback.note(spares, evicting(141)), Next::kTryOthers);
 
   const ProgramPtr hybrid = make.programs[PlanPolicy::kHybrid];
   EXPECT_EQ(choose(), hybrid);
-  EXPECT_EQ(feedback.approach().policy, PlanPolicy::kHybrid);
+  EXPECT_EQ(feedback.policy(), PlanPolicy::kHybrid);
   EXPECT_EQ(feedback.note(hybrid, step(118)), Next::kStay);
   EXPECT_EQ(feedback.note(hybrid, step(119)), Next::kTryOthers);
   EXPECT_EQ(choose(), hybrid); // recompute would take 120
@@ -174,54 +170,46 @@ TEST(Feedback, ThePlanThatWasFastestIsFollowedAgain) {
   const ProgramPtr first = predicted(100);
   ASSERT_EQ(note_evictions(feedback, first, 150), Next::kTryOthers);
   Maker make = maker(110, 170, 120, 170);
-  const auto choose = [&] { return feedback.choose([&](const Approach& a) { return make(a); }); };
+  const auto choose = [&] { return feedback.choose([&](PlanPolicy policy) { return make(policy); }); };
   for (const PlanPolicy policy : {PlanPolicy::kAuto, PlanPolicy::kRecompute}) {
     ASSERT_EQ(choose(), make.programs[policy]);
     feedback.note(make.programs[policy], step(180));
     ASSERT_EQ(feedback.note(make.programs[policy], step(160)), Next::kTryOthers);
   }
   EXPECT_EQ(choose(), first);
-  EXPECT_EQ(feedback.approach().policy, PlanPolicy::kAuto);
+  EXPECT_EQ(feedback.policy(), PlanPolicy::kAuto);
 }
 
-TEST(Feedback, ASinglePolicyOnlySparesWhatWasWasted) {
+TEST(Feedback, ASinglePolicyTriesNoOther) {
   Feedback feedback(PlanPolicy::kSwap);
-  const ProgramPtr slow = predicted(100);
-  ASSERT_EQ(note_evictions(feedback, slow, 150, 9), Next::kTryOthers);
+  ASSERT_EQ(note_evictions(feedback, predicted(100), 150), Next::kTryOthers);
   Maker make = maker(1, 110, 1, 1);
   EXPECT_EQ(
-      feedback.choose([&](const Approach& approach) { return make(approach); }),
-      make.programs[PlanPolicy::kSwap]);
-  EXPECT_EQ(make.asked.back().spared_bytes, 9);
-  for (const Approach& approach : make.asked) {
-    EXPECT_EQ(approach.policy, PlanPolicy::kSwap);
-  }
+      feedback.choose([&](PlanPolicy policy) { return make(policy); }), make.programs[PlanPolicy::kSwap]);
+  EXPECT_EQ(make.asked, std::vector<PlanPolicy>{PlanPolicy::kSwap});
 }
 
 TEST(Feedback, APlanThatMovesWhatAnotherOneMovesIsNotTried) {
   Feedback feedback(PlanPolicy::kAuto);
   const ProgramPtr slow = predicted(100, true, 0xf0);
   ASSERT_EQ(note_evictions(feedback, slow, 150), Next::kTryOthers);
-  EXPECT_EQ(feedback.choose([&](const Approach&) { return predicted(90, true, 0xf0); }), slow);
+  EXPECT_EQ(feedback.choose([&](PlanPolicy) { return predicted(90, true, 0xf0); }), slow);
 }
 
-TEST(Feedback, APlanThatEvictsIsTriedAgainWithAsMuchSparedAsItWasted) {
+TEST(Feedback, WhereAPlanEvictsAnotherOneIsMadeOfWhatIsKnownThen) {
   Feedback feedback(PlanPolicy::kSwap);
-  const ProgramPtr slow = predicted(100);
-  note_evictions(feedback, slow, 150, 5);
-  std::vector<Bytes> spared;
-  const auto choose = [&] {
-    return feedback.choose([&](const Approach& approach) {
-      spared.push_back(approach.spared_bytes);
-      return predicted(110.0 + static_cast<double>(approach.spared_bytes));
-    });
-  };
-  ProgramPtr next = choose(); // nothing spared
-  next = (feedback.note(next, evicting(148, 6)), feedback.note(next, evicting(148, 6)), choose());
-  EXPECT_EQ(feedback.approach().spared_bytes, 5);
-  next = (feedback.note(next, evicting(140, 9)), feedback.note(next, evicting(140, 9)), choose());
-  EXPECT_EQ(feedback.approach().spared_bytes, 6);
-  EXPECT_EQ(spared, (std::vector<Bytes>{0, 5, 6, 9}));
+  note_evictions(feedback, predicted(100), 150);
+  double next_us = 110;
+  const auto choose = [&] { return feedback.choose([&](PlanPolicy) { return predicted(next_us++); }); };
+  const ProgramPtr second = choose();
+  EXPECT_EQ(second->plan().predicted_step_us, 110);
+  feedback.note(second, evicting(148));
+  EXPECT_EQ(feedback.note(second, evicting(148)), Next::kTryOthers);
+  const ProgramPtr third = choose();
+  EXPECT_EQ(third->plan().predicted_step_us, 111);
+  feedback.note(third, step(120));
+  EXPECT_EQ(feedback.note(third, step(120)), Next::kTryOthers);
+  EXPECT_EQ(choose(), third); // it evicts nothing
 }
 
 TEST(Feedback, APlanThatDoesNotFitIsNotTried) {
@@ -229,7 +217,7 @@ TEST(Feedback, APlanThatDoesNotFitIsNotTried) {
   const ProgramPtr slow = predicted(100);
   ASSERT_EQ(note_evictions(feedback, slow, 150), Next::kTryOthers);
   const ProgramPtr unfit = predicted(50, /*fits=*/false);
-  EXPECT_EQ(feedback.choose([&](const Approach&) { return unfit; }), slow);
+  EXPECT_EQ(feedback.choose([&](PlanPolicy) { return unfit; }), slow);
 }
 
 } // namespace
