@@ -76,14 +76,17 @@ build/cmake/ctest build/cmake-address/ctest build/cmake-thread/ctest: build/%/ct
 	cmake --build build/$* --parallel $(JOBS)
 	ctest --test-dir build/$* --parallel $(JOBS) --output-on-failure --no-tests=error
 
+# Two tests at once: most leave a core idle. A file's tests stay together, and share what it sets up.
+at_once := -n 2 --dist loadfile
+
 test-python: build
-	$(BIN)/pytest
+	$(BIN)/pytest $(at_once)
 
 # The CUDA backend on the emulated device; SEEDS=50 for more orders of events.
 test-cuda-emulated: build
 	[ -e "$${CUDA_HOME:-/usr/local/cuda}/include/cuda_runtime_api.h" ] || \
 	    $(BIN)/pip install --quiet "nvidia-cuda-crt==$$($(BIN)/python -c 'import torch; print(torch.version.cuda)').*"
-	tests/emulated_cuda/run $(BIN)/python -m pytest tests/emulated_cuda tests/python/test_cuda.py
+	tests/emulated_cuda/run $(BIN)/python -m pytest $(at_once) tests/emulated_cuda tests/python/test_cuda.py
 	cmake -S . -B build/cmake -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	cmake --build build/cmake --parallel $(JOBS) --target cuda_cuda_device_test
 	PYTHON=$(BIN)/python tests/emulated_cuda/run build/cmake/tests/cpp/cuda_cuda_device_test
