@@ -28,7 +28,8 @@ std::vector<ActionKind> kinds(const Plan& plan) {
 Feedback::Next Feedback::note(const ProgramPtr& program, const Step& step) {
   if (program != program_) {
     program_ = program;
-    forget_steps();
+    took_us_.clear();
+    num_evicting_ = 0;
   }
   if (took_us_.size() == kMostSteps) {
     took_us_.erase(took_us_.begin());
@@ -52,7 +53,7 @@ Feedback::Next Feedback::note(const ProgramPtr& program, const Step& step) {
       return Next::kTryOthers;
     }
     starts_clean_ = true;
-    forget_steps();
+    num_evicting_ = 0;
     return Next::kStay;
   }
   // The recorded step pays for first touches and for kernels that are made at their first use, so the first
@@ -72,11 +73,6 @@ Feedback::Next Feedback::note(const ProgramPtr& program, const Step& step) {
 double Feedback::recent_us() const {
   return *std::min_element(
       took_us_.end() - static_cast<ptrdiff_t>(std::min(kEnoughSteps, took_us_.size())), took_us_.end());
-}
-
-void Feedback::forget_steps() {
-  took_us_.clear();
-  num_evicting_ = 0;
 }
 
 ProgramPtr Feedback::choose(const MakeFn& make) {

@@ -50,14 +50,13 @@ class TORCHLMS_EXPORT Feedback {
     PlanPolicy policy = PlanPolicy::kAuto;
   };
   double recent_us() const; // of the last two steps, the faster
-  void forget_steps();
   void add_others(const MakeFn& make);
 
   const PlanPolicy users_policy_;
   PlanPolicy policy_;
   ProgramPtr program_; // of the steps below
   std::vector<double> took_us_;
-  int num_evicting_ = 0; // of them, in a row, up to now
+  int num_evicting_ = 0; // in a row, up to now, since the plan or starts_clean_ changed
   int num_replans_ = 0;
   bool starts_clean_ = false;
   bool is_trying_ = false;

@@ -35,6 +35,13 @@ Feedback::Step evicting(double took_us) {
   return {took_us, true};
 }
 
+// Whose plan was made anew once already.
+Feedback corrected(PlanPolicy policy) {
+  Feedback feedback(policy);
+  EXPECT_EQ(feedback.note(predicted(100), step(120)), Next::kReplan);
+  return feedback;
+}
+
 // Two steps that evict, and two more, which begin with nothing cached.
 Next note_evictions(Feedback& feedback, const ProgramPtr& program, double took_us) {
   feedback.note(predicted(1), step(took_us)); // it is corrected once already
@@ -76,8 +83,7 @@ TEST(Feedback, APlanThatTakesWhatWasPredictedStays) {
 }
 
 TEST(Feedback, APlanIsMadeAnewAfterItsFirstStepAndAfterTheSecondOfTheNext) {
-  Feedback feedback(PlanPolicy::kSwap);
-  EXPECT_EQ(feedback.note(predicted(100), step(120)), Next::kReplan);
+  Feedback feedback = corrected(PlanPolicy::kSwap);
   const ProgramPtr second = predicted(110);
   EXPECT_EQ(feedback.note(second, step(130)), Next::kStay);
   EXPECT_EQ(feedback.note(second, step(125)), Next::kReplan);
@@ -89,8 +95,7 @@ TEST(Feedback, APlanIsMadeAnewAfterItsFirstStepAndAfterTheSecondOfTheNext) {
 
 TEST(Feedback, OneSlowStepOfTwoChangesNothing) {
   for (const bool is_first : {true, false}) {
-    Feedback feedback(PlanPolicy::kAuto);
-    feedback.note(predicted(50), step(100)); // whatever comes now is of a second plan
+    Feedback feedback = corrected(PlanPolicy::kAuto);
     const ProgramPtr program = predicted(100);
     EXPECT_EQ(feedback.note(program, step(is_first ? 150 : 100)), Next::kStay);
     EXPECT_EQ(feedback.note(program, step(is_first ? 100 : 150)), Next::kStay);
@@ -98,16 +103,14 @@ TEST(Feedback, OneSlowStepOfTwoChangesNothing) {
 }
 
 TEST(Feedback, AutoTriesOthersWhereAPlanOfNewTimesIsSlowerThanPredicted) {
-  Feedback feedback(PlanPolicy::kAuto);
-  ASSERT_EQ(feedback.note(predicted(100), step(120)), Next::kReplan);
+  Feedback feedback = corrected(PlanPolicy::kAuto);
   const ProgramPtr slow = predicted(110);
   EXPECT_EQ(feedback.note(slow, step(130)), Next::kStay);
   EXPECT_EQ(feedback.note(slow, step(125)), Next::kTryOthers);
 }
 
 TEST(Feedback, AutoPlansAnewWhereAPlanOfNewTimesIsFasterThanPredicted) {
-  Feedback feedback(PlanPolicy::kAuto);
-  ASSERT_EQ(feedback.note(predicted(100), step(120)), Next::kReplan);
+  Feedback feedback = corrected(PlanPolicy::kAuto);
   const ProgramPtr fast = predicted(110);
   EXPECT_EQ(feedback.note(fast, step(90)), Next::kStay);
   EXPECT_EQ(feedback.note(fast, step(90)), Next::kReplan);
@@ -136,6 +139,7 @@ TEST(Feedback, StepsBeginWithNothingCachedOnceTwoInARowHaveEvicted) {
   EXPECT_FALSE(feedback.starts_clean());
   EXPECT_EQ(feedback.note(program, evicting(150)), Next::kStay);
   EXPECT_TRUE(feedback.starts_clean());
+  EXPECT_EQ(feedback.measured_us(), 150);
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(feedback.note(program, step(100)), Next::kStay); // that helped
   }
