@@ -124,9 +124,13 @@ class Offloaded:
                 if self.fault_kind == "read":
                     fault.begin()
 
-    def mend_disk(self) -> None:
-        """Takes note of the error that the session still has to raise. The fault has ended."""
+    def mend_disk(self, before: int) -> None:
+        """Ends the fault, and takes note of the error that the session still has to raise once no
+        copy is under way any more. before: bytes that were held then."""
+        assert self.fault is not None
+        self.fault.end()
         self.fault = None
+        what_is_left(before, self.lms.session(), self.fields["disk_path"])
         with contextlib.suppress(OSError), self.lms:
             pass
 
@@ -182,13 +186,11 @@ def judge(program: FuzzProgram, settings: Settings, plain: PlainRun, limit: int 
         if got is not None:
             compare(plain.results, got, program, verdict)
             if verdict.failure and (HISTORY in verdict.failure or plain.refuses):
-                verdict.failure, verdict.refused = None, True
+                verdict.failure, verdict.refused, verdict.errors = None, True, 0
                 compare(run_program(program, HookedHarness()), got, program, verdict)
             got = None
         if offloaded.fault is not None:
-            offloaded.fault.end()
-            what_is_left(before, offloaded.lms.session(), folder)  # no copy is under way any more
-            offloaded.mend_disk()
+            offloaded.mend_disk(before)
             if verdict.disk_failed and verdict.failure is None:
                 compare(plain.results, run_program(program, offloaded), program, verdict, True)
         note_movement(offloaded, before, verdict)
