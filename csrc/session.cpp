@@ -331,8 +331,12 @@ TapePtr Session::open_tape() {
   const std::lock_guard lock(mutex_);
   passes_overlap_ = passes_overlap_ || overlaps;
   if (num_open_ == 0) {
+    const bool is_first = step_peak_ == 0;
     note_peak(device_.take_peaks().held); // the optimizer's, since the last event
     learn_all();
+    if (!is_first) { // of a step that was published before its optimizer ran, too
+      report_.peak_bytes = std::max<Bytes>(report_.peak_bytes, step_peak_ + external_bytes_);
+    }
     step_peak_ = device_.held_bytes();
     if (!programs_.empty() && feedback(programs_.front()->trace()).starts_clean()) {
       device_.release_cached();

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -36,6 +37,25 @@ def test_a_backward_inside_the_scope_is_planned_like_one_after_it() -> None:
     assert report["step"] == 3
     assert report["state"] == "executing"
     assert report["swapped_bytes"] > 0
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_the_peak_of_a_step_counts_what_runs_between_its_report_and_the_next_scope(
+    saves: bool,
+) -> None:
+    lms, scope = scopes()
+    weight = torch.zeros(64, 64, requires_grad=saves)
+    for _ in range(2):
+        with scope():
+            loss = (weight @ weight).sin().sum()
+        if saves:
+            loss.backward()
+    early = lms.report().to_dict()["peak_bytes"]
+    torch.zeros(1 << 20).sin()
+    with scope():
+        late = lms.report().to_dict()["peak_bytes"]
+    assert early < 1 << 20
+    assert late >= 2 * (1 << 20) * 4
 
 
 def test_the_steps_of_a_training_loop_are_counted() -> None:
