@@ -49,9 +49,9 @@ def fastest(candidates: Sequence[Row]) -> Row | None:
 def count_methods(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     """Of each method: how many cells it has, and what it achieved in how many of them."""
     counts: dict[str, dict[str, int]] = {}
+    noise = noise_of(rows)
     for methods in places(rows).values():
         best = fastest([row for method, row in methods.items() if method in METHODS])
-        noise = _noise(methods.get(PLAIN_AGAIN))
         for method, row in methods.items():
             if method not in METHODS:
                 continue
@@ -83,7 +83,7 @@ class Comparison(NamedTuple):
     ratio: Spread | None
     """Of step times in the same round."""
     noise: float
-    """How far the quartiles of plain over plain are from 1."""
+    """Of the run."""
 
     @property
     def is_close(self) -> bool | None:
@@ -97,11 +97,12 @@ class Comparison(NamedTuple):
         if self.ratio is None:
             return f"{self.place}: auto did not keep the budget, {self.best.method} did"
         verdict = "" if self.is_close else "  SLOWER"
-        return f"{self.place}: {self.ratio} of {self.best.method}, noise {self.noise:.1%}{verdict}"
+        return f"{self.place}: {self.ratio} of {self.best.method}{verdict}"
 
 
 def compare_auto(rows: Sequence[Row]) -> list[Comparison]:
     comparisons = []
+    noise = noise_of(rows)
     for place, methods in places(rows).items():
         auto = methods.get("auto")
         singles = [methods[name] for name in SINGLE_POLICIES if name in methods]
@@ -112,18 +113,23 @@ def compare_auto(rows: Sequence[Row]) -> list[Comparison]:
         if best is not None and auto.keeps_budget:
             num_rounds = min(len(auto.step_s), len(best.step_s))
             ratio = Spread.of_ratios(auto.step_s[:num_rounds], best.step_s[:num_rounds])
-        comparisons.append(Comparison(place, auto, best, ratio, _noise(methods.get(PLAIN_AGAIN))))
+        comparisons.append(Comparison(place, auto, best, ratio, noise))
     return comparisons
 
 
-def _noise(plain_again: Row | None) -> float:
-    if plain_again is None or plain_again.over_plain is None:
-        return 0.0
-    return max(abs(plain_again.over_plain.low - 1), abs(plain_again.over_plain.high - 1))
+def noise_of(rows: Sequence[Row]) -> float:
+    """Of the run: how far the quartiles of plain over plain are from 1, in the median cell."""
+    spreads = [row.over_plain for row in rows if row.method == PLAIN_AGAIN and row.over_plain]
+    return statistics.median(
+        [max(abs(spread.low - 1), abs(spread.high - 1)) for spread in spreads] or [0.0]
+    )
 
 
 def summary_lines(rows: Sequence[Row]) -> list[str]:
-    lines = ["auto against the best single policy, step by step:"]
+    lines = [
+        f"noise of the run: {noise_of(rows):.1%}, by which plain differs from plain",
+        "auto against the best single policy, step by step:",
+    ]
     comparisons = compare_auto(rows)
     lines += [f"  {comparison}" for comparison in comparisons]
     known = [comparison for comparison in comparisons if comparison.best is not None]

@@ -99,8 +99,11 @@ def test_auto_is_judged_against_the_best_policy_that_kept_the_budget(table):
 
 def test_auto_may_be_slower_by_as_much_as_plain_differs_from_plain(table):
     spread = table.common.Spread(1.0, 0.9, 1.1)
+    calm = table.common.Spread(1.0, 1.0, 1.0)
     rows = [
         make_row(table, "plain again", over_plain=spread, budget_bytes=None),
+        make_row(table, "plain again", link="50MB/s", over_plain=spread, budget_bytes=None),
+        make_row(table, "plain again", link="400MB/s", over_plain=calm, budget_bytes=None),
         make_row(table, "swap", ratio=1.0),
         make_row(table, "auto", ratio=1.08),
     ]
