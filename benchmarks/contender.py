@@ -16,8 +16,8 @@ from methods import PLAIN, PLAIN_AGAIN, Attempt, Job
 NUM_COMPARED_STEPS = 3  # one that records, one that follows the plan, one more for its correction
 MOST_FIRST_STEPS = 12
 STEPS_OF_A_SETTLED_PLAN = 3
-SLOW_CELL_S = 15.0
-FEWEST_STEPS = 2
+MOST_FIRST_S = 60.0
+SLOW_CELL_S = 10.0
 SPAWNED_AT_ONCE = 4
 
 
@@ -44,15 +44,18 @@ class Contender:
         for _ in range(NUM_COMPARED_STEPS):
             self._step_into(self.first_steps)
         self.digests = self._call("digests") or {}
-        while self._is_learning() and len(self.first_steps) < MOST_FIRST_STEPS:
+        while self._is_learning():
             self._step_into(self.first_steps)
 
     def take_turn(self) -> None:
         """A timed step, unless it is so slow that a few say enough. Plain takes every turn: each
         round of the others is compared with its own."""
-        is_slow = sum(self.seconds()) >= SLOW_CELL_S and len(self.timed_steps) >= FEWEST_STEPS
+        is_slow = sum(self.seconds()) >= SLOW_CELL_S
         if not is_slow or self.job.method in (PLAIN, PLAIN_AGAIN):
-            self._step_into(self.timed_steps)
+            self.step()
+
+    def step(self) -> None:
+        self._step_into(self.timed_steps)
 
     def seconds(self) -> list[float]:
         return [step["step_s"] for step in self.timed_steps]
@@ -70,7 +73,9 @@ class Contender:
         """torchlms may go on to another plan: the steps before followed several."""
         steps = self.first_steps[-STEPS_OF_A_SETTLED_PLAN:]
         plans = {step["report"]["predicted_step_us"] for step in steps if "report" in step}
-        return self.failure is None and len(plans) > 1
+        took_s = sum(step["step_s"] for step in self.first_steps)
+        is_worth_it = len(self.first_steps) < MOST_FIRST_STEPS and took_s < MOST_FIRST_S
+        return self.failure is None and is_worth_it and len(plans) > 1
 
     def _step_into(self, steps: list[dict[str, Any]]) -> None:
         result = self._call("step")
@@ -119,7 +124,7 @@ def count_peaks(jobs: Sequence[Job]) -> list[Contender]:
         contender = Contender(job)
         contender.open()
         for _ in range(2):
-            contender.take_turn()
+            contender.step()
         contender.close()
         return contender
 
