@@ -24,7 +24,7 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parent / "python")]
 from workers import Worker, serve  # noqa: E402
 
 Result = dict[str, Any]
-COUNTED = ("swapped", "recomputed", "followed", "refused", "disk_failed")
+COUNTED = ("swapped", "recomputed", "followed", "refused", "disk_failed", "unstable")
 
 
 def run_seed(seed: int, worker: Worker, shrinks: bool = True) -> Result:

@@ -70,6 +70,16 @@ def test_a_step_that_pytorch_refuses_under_any_hooks_is_no_failure() -> None:
     assert verdict.refused
 
 
+def test_an_op_that_writes_a_storage_and_saves_it_again_is_not_run_again() -> None:
+    lines = (Line("returns_saved", 27, 25), Line("frozen", 23, 55), Line("rrelu", 31, 26))
+    lines += (Line("add", 46, 5), Line("forget", 46, 23), Line("write_flat", 8, 49))
+    lines += (Line("diagonal", 28, 16), Line("integers", 3, 5), Line("marked", 12, 13))
+    program = FuzzProgram(lines, (37,), (Step("backward"), Step("backward")))
+    verdict = judge(program, Settings(policy="recompute"), run_plain(program))
+    assert verdict.failure is None
+    assert verdict.followed
+
+
 @pytest.mark.parametrize("what", ["read", "write"])
 def test_a_disk_that_fails_for_a_while_fails_a_step_and_the_next_run_is_exact(what: str) -> None:
     program = program_of(Line("matmul", 0, 1), Line("sin", 2, 0), Line("exp", 3, 0))
