@@ -146,6 +146,7 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   scope.is_busy = true;
   const auto idle = c10::make_scope_exit([] { scope.is_busy = false; });
   if ((frame.has_inner || fn.outputs().empty()) && !scope.tape->wrote_itself(frame)) {
+    frame.record = nullptr;
     return; // a composite, or an op that failed
   }
   if (fn.outputs().empty()) {
@@ -190,6 +191,9 @@ void end_scope() {
   }
   scope.wants_hooks = false;
   scope.num_frames = 0;
+  for (OpFrame& frame : scope.frames) {
+    frame.record = nullptr; // of an op that is not over
+  }
   if (in_forked_child()) {
     // The parent's locks may be held for ever here, by threads that were not forked.
     new TapePtr(tape);

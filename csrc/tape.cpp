@@ -161,7 +161,10 @@ void Tape::op_ended(OpFrame& frame, const std::vector<c10::IValue>& outputs) {
     for (const c10::IValue& output : outputs) {
       for_each_tensor(output, [&](int, const at::Tensor& tensor) {
         if (is_plain(tensor)) {
-          frame.outputs.push_back(value_of(tensor, num_ops_));
+          const ValueId value = value_of(tensor, num_ops_);
+          frame.outputs.push_back(value);
+          frame.signature =
+              mix(frame.signature, static_cast<uint64_t>(recorder_.trace().values[value].storage));
           if (workspace >= 0 && &output == &outputs[workspace]) {
             slots_[id_of(tensor)].is_scratch = true;
           }

@@ -98,6 +98,7 @@ void Tape::read_arguments(OpFrame& frame, c10::ArrayRef<const c10::IValue> input
       const ValueId value = value_of(tensor, kNone);
       frame.inputs.push_back(value);
       frame.signature = mix(frame.signature, static_cast<uint64_t>(value));
+      frame.signature = mix(frame.signature, static_cast<uint64_t>(recorder_.trace().values[value].storage));
       if (i < 64 && (written >> i & 1) != 0) {
         frame.written.push_back(value);
         slots_[id_of(tensor)].is_scratch |= (traits->scratch_args >> i & 1) != 0;

@@ -80,6 +80,14 @@ def test_an_op_that_writes_a_storage_and_saves_it_again_is_not_run_again() -> No
     assert verdict.followed
 
 
+def test_a_write_that_is_no_op_of_the_record_does_not_make_a_step_follow_with_other_storages() -> (
+    None
+):
+    lines = (Line("write_unseen", 40, 43), Line("reads_twice", 55, 14))
+    program = FuzzProgram(lines, (17,), (Step("half_outside"), Step("backward")))
+    assert judge(program, Settings("recompute"), run_plain(program)).failure is None
+
+
 @pytest.mark.parametrize("what", ["read", "write"])
 def test_a_disk_that_fails_for_a_while_fails_a_step_and_the_next_run_is_exact(what: str) -> None:
     program = program_of(Line("matmul", 0, 1), Line("sin", 2, 0), Line("exp", 3, 0))
