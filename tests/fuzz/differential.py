@@ -184,16 +184,16 @@ def judge(program: FuzzProgram, settings: Settings, plain: PlainRun, limit: int 
         offloaded.look()
         if got is not None:
             compare(plain.results, got, program, verdict)
-            if verdict.failure:
-                excuse(plain, got, program, verdict)
-            got = None
         if offloaded.fault is not None:
             offloaded.mend_disk(before)
             if verdict.disk_failed and verdict.failure is None:
                 compare(plain.results, run_program(program, offloaded), program, verdict, True)
         note_movement(offloaded, before, verdict)
-        if verdict.failure is None:
-            verdict.failure = what_is_left(before, offloaded.lms.session(), folder)
+        left = None if got is None else what_is_left(before, offloaded.lms.session(), folder)
+        del offloaded  # and its budget
+    if verdict.failure and got is not None:
+        excuse(plain, got, program, verdict)
+    verdict.failure = verdict.failure or left
     return verdict
 
 

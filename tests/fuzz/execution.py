@@ -38,11 +38,26 @@ class PlainHarness:
 
 
 class HookedHarness(PlainHarness):
-    """PyTorch with hooks that do nothing."""
+    """PyTorch with hooks that do nothing but what PyTorch leaves to hooks: to look at versions."""
 
     def forward(self, function: Callable[[], Any]) -> Any:
-        with saved_tensors_hooks(Tensor.detach, Tensor.detach):
+        with saved_tensors_hooks(pack, unpack):
             return function()
+
+
+def version_of(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def pack(tensor: Tensor) -> tuple[Tensor, int]:
+    return tensor.detach(), version_of(tensor)
+
+
+def unpack(packed: tuple[Tensor, int]) -> Tensor:
+    tensor, version = packed
+    if version_of(tensor) != version:
+        raise RuntimeError("a saved tensor has been modified by an inplace operation")
+    return tensor.detach()
 
 
 def make_optimizer(name: str, layers: Layers) -> torch.optim.Optimizer | None:

@@ -70,9 +70,9 @@ BUGS = {
     ),
     "statistics twice": Bug(
         "batch norm run again moves its statistics again",
-        "csrc/recompute/purity.cpp",
-        "scratch_args |= is_statistic ? uint64_t{1} << i : 0;",
-        "",
+        "csrc/recompute/op_record.cpp",
+        "const uint64_t scratch = written_args(traits, args) & traits.scratch_args;",
+        "const uint64_t scratch = 0;",
     ),
     "unseen write": Bug(
         "an in-place op whose old value autograd copies is not recorded",
