@@ -121,8 +121,8 @@ def count_programs(folder: Path, most: int) -> tuple[int | None, str]:
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     ).stdout
     found = re.search(r"^seed (\d+): (.*)", output, re.MULTILINE)
-    count = re.search(r"^(\d+) programs", output, re.MULTILINE)
-    return (int(count[1]), found[2]) if found and count else (None, output[-200:])
+    counts = re.findall(r"^(\d+) programs", output, re.MULTILINE)
+    return (int(counts[-1]), found[2]) if found and counts else (None, output[-200:])
 
 
 def main() -> int:

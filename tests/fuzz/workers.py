@@ -19,17 +19,19 @@ from typing import Any
 SECONDS_TO_START = 900
 SECONDS_PER_REQUEST = 300
 NUM_WARM_UPS = 12
+REQUESTS_PER_PROCESS = 1000  # graphs that PyTorch never frees make every collection slower
 
 Request = dict[str, Any]
 """{"seed": 3}, or {"program": "...", "settings": "..."}, both JSON texts."""
 
 
 class Worker:
-    """A process that answers requests one by one. Restarted at the next request after a failure:
-    what one leaves behind would fail the next. Not thread-safe."""
+    """A process that answers requests one by one. Restarted at the next request after a failure,
+    since what one leaves behind would fail the next, and from time to time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._num_requests = 0
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._errors: collections.deque[str] = collections.deque(maxlen=60)
 
@@ -51,7 +53,8 @@ class Worker:
             pass
         if answer is None:
             answer = {"failure": f"the process {why}: {self.stop()}"}
-        elif answer["failure"] is not None:
+        self._num_requests += 1
+        if answer["failure"] is not None or self._num_requests >= REQUESTS_PER_PROCESS:
             self.stop()
         return answer
 
@@ -65,6 +68,7 @@ class Worker:
         return f"status {status}\n{''.join(self._errors)}"
 
     def _start(self) -> None:
+        self._num_requests = 0
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("fuzz.py")), "--worker"],
             stdin=subprocess.PIPE,
