@@ -305,7 +305,7 @@ std::unique_ptr<Packed> Tape::pack(const at::Tensor& tensor, bool keep) {
     // Saved again after its first graph was gone: a new life, a new id.
     ids_.erase(tensor.storage().unsafeGetStorageImpl());
     id = id_of(tensor);
-    // What made it read it under the id before, and the op that saves it may be one that wrote it in place.
+    // The op that saves it may have read it under the old id and written it in place: no op of a region.
     slots_[id].is_opaque = true;
     recorder_.set_opaque(id);
   }
