@@ -271,9 +271,10 @@ def excuse(plain: PlainRun, got: list[Any], program: FuzzProgram, verdict: Verdi
 
 
 def may_refuse(program: FuzzProgram, note: str) -> bool:
-    """A step that differs from the recorded one, or a write that nobody sees, between forward and
-    backward may take from a plan what it was to run again from. verify is there to find the latter."""
-    return (REFUSAL in note and (program.changes or program.writes_unseen)) or (
+    """A step that differs from the recorded one, an optimizer that runs before a late backward, or a
+    write that nobody sees may take from a plan what it was to run again from. verify is there to find the latter."""
+    may_have_changed = program.changes or program.overlaps or program.writes_unseen
+    return (REFUSAL in note and may_have_changed) or (
         "torchlms verify" in note and program.writes_unseen
     )
 
