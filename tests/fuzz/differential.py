@@ -191,7 +191,7 @@ def judge(program: FuzzProgram, settings: Settings, plain: PlainRun, limit: int 
         note_movement(offloaded, before, verdict)
         left = None if got is None else what_is_left(before, offloaded.lms.session(), folder)
         del offloaded  # and its budget
-    if verdict.failure and got is not None:
+    if verdict.failure and got is not None and not verdict.disk_failed:  # not of the run after that
         excuse(plain, got, program, verdict)
     verdict.failure = verdict.failure or left
     return verdict
