@@ -16,7 +16,7 @@ from methods import PLAIN, PLAIN_AGAIN, Attempt, Job
 NUM_COMPARED_STEPS = 3  # one that records, one that follows the plan, one more for its correction
 MOST_FIRST_STEPS = 12
 STEPS_OF_A_SETTLED_PLAN = 3
-MOST_FIRST_S = 60.0
+MOST_LEARNING_S = 20.0
 SLOW_CELL_S = 10.0
 SPAWNED_AT_ONCE = 4
 
@@ -73,8 +73,8 @@ class Contender:
         """torchlms may go on to another plan: the steps before followed several."""
         steps = self.first_steps[-STEPS_OF_A_SETTLED_PLAN:]
         plans = {step["report"]["predicted_step_us"] for step in steps if "report" in step}
-        took_s = sum(step["step_s"] for step in self.first_steps)
-        is_worth_it = len(self.first_steps) < MOST_FIRST_STEPS and took_s < MOST_FIRST_S
+        took_s = sum(step["step_s"] for step in self.first_steps[1:])  # the first one follows none
+        is_worth_it = len(self.first_steps) < MOST_FIRST_STEPS and took_s < MOST_LEARNING_S
         return self.failure is None and is_worth_it and len(plans) > 1
 
     def _step_into(self, steps: list[dict[str, Any]]) -> None:
