@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -40,6 +41,16 @@ def _call_subject(method: str, args: tuple[object, ...]) -> Any:
     return getattr(_subject, method)(*args)
 
 
+def _processes(has_environment: bool) -> BaseContext:
+    """How processes start. From a server that has imported torch and has done nothing else: an
+    import takes as long as several steps. The C library reads its variables at the start."""
+    if has_environment:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torchvision"])
+    return context
+
+
 class Cell:
     """`make(*args)` in a process of its own, whose methods are called from here, one at a time.
 
@@ -52,8 +63,7 @@ class Cell:
         *args: object,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        spawning = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(1, mp_context=spawning)
+        self._executor = ProcessPoolExecutor(1, mp_context=_processes(environment is not None))
         with _environment(environment) if environment else contextlib.nullcontext():
             made = self._executor.submit(_make_subject, make, args)
         try:

@@ -208,7 +208,7 @@ MODELS = {
         resnet50, {"batch": 2, "size": 896}, {"batch": 2, "size": 448}, (0.4,), is_default=False
     ),
     "densenet121": Entry(densenet121, {"batch": 6, "size": 160}, {"batch": 4, "size": 128}, (0.4,)),
-    "deeplabv3": Entry(deeplabv3, {"batch": 3, "size": 160}, {"batch": 8, "size": 128}, (0.6,)),
+    "deeplabv3": Entry(deeplabv3, {"batch": 4, "size": 160}, {"batch": 8, "size": 128}, (0.6,)),
     "unet3d": Entry(unet3d, {"size": 96}, {"size": 96}, (0.6,)),
     "gpt-512": Entry(
         gpt,
