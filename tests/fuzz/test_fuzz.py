@@ -90,13 +90,11 @@ def test_a_write_that_is_no_op_of_the_record_does_not_make_a_step_follow_with_ot
 
 @pytest.mark.parametrize("what", ["read", "write"])
 def test_a_disk_that_fails_for_a_while_fails_a_step_and_the_next_run_is_exact(what: str) -> None:
-    program = program_of(Line("matmul", 0, 1), Line("sin", 2, 0), Line("exp", 3, 0))
-    for _ in range(20):  # a write that comes late misses the fault
-        verdict = judge(program, Settings(disk_fault=what, fault_at=1), run_plain(program))
-        assert verdict.failure is None
-        if verdict.disk_failed:
-            return
-    pytest.fail("the disk's failure was never seen")
+    # So long that the disk's thread begins to write before the pass ends.
+    program = program_of(Line("matmul", 0, 1), *(Line("sin", value, 0) for value in range(2, 42)))
+    verdict = judge(program, Settings(disk_fault=what, fault_at=1), run_plain(program))
+    assert verdict.disk_failed
+    assert verdict.failure is None
 
 
 def test_a_failing_program_is_shrunk_to_the_line_that_fails() -> None:
