@@ -17,7 +17,6 @@ NUM_COMPARED_STEPS = 3  # one that records, one that follows the plan, one more 
 MOST_FIRST_STEPS = 12
 STEPS_OF_A_SETTLED_PLAN = 3
 MOST_LEARNING_S = 20.0
-SLOW_CELL_S = 10.0
 SPAWNED_AT_ONCE = 4
 
 
@@ -47,11 +46,10 @@ class Contender:
         while self._is_learning():
             self._step_into(self.first_steps)
 
-    def take_turn(self) -> None:
-        """A timed step, unless it is so slow that a few say enough. Plain takes every turn: each
-        round of the others is compared with its own."""
-        is_slow = sum(self.seconds()) >= SLOW_CELL_S
-        if not is_slow or self.job.method in (PLAIN, PLAIN_AGAIN):
+    def take_turn(self, most_s: float) -> None:
+        """A timed step, unless those before took so long that they say enough. Plain takes every
+        turn: each round of the others is compared with its own."""
+        if sum(self.seconds()) < most_s or self.job.method in (PLAIN, PLAIN_AGAIN):
             self.step()
 
     def step(self) -> None:
@@ -103,14 +101,15 @@ def open_all(jobs: Sequence[Job]) -> list[Contender]:
     return contenders
 
 
-def take_turns(contenders: Sequence[Contender], rounds: int, label: str) -> None:
-    """One step of each in turn; each round begins with another one. Forgets earlier turns."""
+def take_turns(contenders: Sequence[Contender], rounds: int, most_s: float, label: str) -> None:
+    """One step of each in turn, for most_s at most, in seconds and summed over its turns; each
+    round begins with another one. Forgets earlier turns."""
     order = list(contenders)
     for contender in order:
         contender.timed_steps = []
     for _ in tqdm(range(rounds), desc=label, unit="round", disable=None):
         for contender in order:
-            contender.take_turn()
+            contender.take_turn(most_s)
         order = order[1:] + order[:1]
 
 

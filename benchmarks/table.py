@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ from models import MODELS
 from row import HEAD, NO_LINK, Row, row_of
 from summary import summary_figures, summary_lines
 
+MOST_OF_A_CELL_S = 10.0
 UNLIMITED = "none"
 LINKS = (UNLIMITED, "400MB/s", "50MB/s")
 QUICK = {
@@ -51,6 +53,7 @@ class ModelTable:
         self._budgets = arguments.budgets or MODELS[model].budgets
         self._links = arguments.links
         self._rounds = arguments.steps
+        self._most_s = arguments.most_of_a_cell_s
         self._plains: list[Contender] = []
         self._plain_peak: int | None = None
 
@@ -114,7 +117,8 @@ class ModelTable:
             yield row_of(contender, plain, budget, link, budget_bytes=contender.job.budget_bytes)
 
     def _take_turns(self, contenders: Sequence[Contender], label: str) -> None:
-        take_turns([*self._plains, *contenders], self._rounds, f"{self._job.model} {label}")
+        label = f"{self._job.model} {label}"
+        take_turns([*self._plains, *contenders], self._rounds, self._most_s, label)
 
     def _budgeted(self, method: str, budget: float) -> Job:
         return replace(
@@ -145,8 +149,9 @@ def parse_arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", nargs="+", choices=possible, metavar="NAME")
     parser.add_argument("--budgets", nargs="+", type=float, help="fractions of plain's peak")
     parser.add_argument("--links", nargs="+", help=f"link limits, or {UNLIMITED!r}")
-    parser.add_argument("--steps", type=int, help="interleaved, per cell")
+    parser.add_argument("--steps", type=int, help="interleaved, per cell, however slow")
     arguments = parser.parse_args()
+    arguments.most_of_a_cell_s = MOST_OF_A_CELL_S if arguments.steps is None else math.inf
     full = {
         "models": [name for name, entry in MODELS.items() if entry.is_default],
         "methods": METHODS,
