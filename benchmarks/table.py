@@ -53,7 +53,7 @@ class ModelTable:
         self._budgets = arguments.budgets or MODELS[model].budgets
         self._links = arguments.links
         self._rounds = arguments.steps
-        self._most_s = arguments.most_of_a_cell_s
+        self._most_s = arguments.most_of_a_cell_s or math.inf
         self._plains: list[Contender] = []
         self._plain_peak: int | None = None
 
@@ -151,7 +151,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--links", nargs="+", help=f"link limits, or {UNLIMITED!r}")
     parser.add_argument("--steps", type=int, help="interleaved, per cell, however slow")
     arguments = parser.parse_args()
-    arguments.most_of_a_cell_s = MOST_OF_A_CELL_S if arguments.steps is None else math.inf
+    arguments.most_of_a_cell_s = MOST_OF_A_CELL_S if arguments.steps is None else None
     full = {
         "models": [name for name, entry in MODELS.items() if entry.is_default],
         "methods": METHODS,
