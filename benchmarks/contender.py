@@ -11,12 +11,13 @@ from typing import Any
 from tqdm import tqdm
 
 from common import Cell
-from methods import PLAIN, PLAIN_AGAIN, Attempt, Job
+from methods import AUTO, PLAIN, PLAIN_AGAIN, Attempt, Job
 
 NUM_COMPARED_STEPS = 3  # one that records, one that follows the plan, one more for its correction
 MOST_FIRST_STEPS = 12
 STEPS_OF_A_SETTLED_PLAN = 3
-MOST_LEARNING_S = 20.0
+MOST_LEARNING_S = 20.0  # of a single policy, which has a few plans to try where memory is fragmented
+PLAN = ("predicted_peak_bytes", "kept_bytes", "swapped_bytes", "recomputed_bytes")
 SPAWNED_AT_ONCE = 4
 
 
@@ -70,10 +71,12 @@ class Contender:
     def _is_learning(self) -> bool:
         """torchlms may go on to another plan: the steps before followed several."""
         steps = self.first_steps[-STEPS_OF_A_SETTLED_PLAN:]
-        plans = {step["report"]["predicted_step_us"] for step in steps if "report" in step}
+        reports = [step["report"] for step in steps if "report" in step]
+        plans = {tuple(report[name] for name in PLAN) for report in reports}
         took_s = sum(step["step_s"] for step in self.first_steps[1:])  # the first one follows none
-        is_worth_it = len(self.first_steps) < MOST_FIRST_STEPS and took_s < MOST_LEARNING_S
-        return self.failure is None and is_worth_it and len(plans) > 1
+        has_time = self.job.method == AUTO or took_s < MOST_LEARNING_S
+        is_early = len(self.first_steps) < MOST_FIRST_STEPS
+        return self.failure is None and is_early and has_time and len(plans) > 1
 
     def _step_into(self, steps: list[dict[str, Any]]) -> None:
         result = self._call("step")

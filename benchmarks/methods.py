@@ -21,7 +21,8 @@ PLAIN, PLAIN_AGAIN = "plain", "plain again"
 CHECKPOINT, SELECTIVE, COMPILED = "checkpoint", "selective", "activation_memory_budget"
 PEERS = (CHECKPOINT, SELECTIVE, COMPILED)
 SINGLE_POLICIES = ("swap", "recompute", "hybrid")
-POLICIES = (*SINGLE_POLICIES, "auto")
+AUTO = "auto"
+POLICIES = (*SINGLE_POLICIES, AUTO)
 METHODS = (*PEERS, *POLICIES)
 
 HEAVY_OPS = (

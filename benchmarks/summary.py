@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from common import Spread
-from methods import METHODS, PLAIN_AGAIN, SINGLE_POLICIES
+from methods import AUTO, METHODS, PLAIN_AGAIN, SINGLE_POLICIES
 from row import NO_LINK, Row
 
 CLOSE = 0.05  # auto may be this much slower than the best single policy, or as much as the noise
@@ -104,7 +104,7 @@ def compare_auto(rows: Sequence[Row]) -> list[Comparison]:
     comparisons = []
     noise = noise_of(rows)
     for place, methods in places(rows).items():
-        auto = methods.get("auto")
+        auto = methods.get(AUTO)
         singles = [methods[name] for name in SINGLE_POLICIES if name in methods]
         if auto is None or not singles:
             continue

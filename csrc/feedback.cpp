@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "step_times.h"
+
 namespace torchlms {
 
 namespace {
@@ -12,7 +14,6 @@ namespace {
 constexpr double kTolerance = 0.05; // a plan whose time is further off is made anew
 constexpr int kMostReplans = 2;
 constexpr size_t kEnoughSteps = 2; // the first of a plan may pay for new blocks
-constexpr size_t kMostSteps = 100; // remembered
 constexpr size_t kMostPlans = 8; // tried
 
 std::vector<ActionKind> kinds(const Plan& plan) {
@@ -31,7 +32,7 @@ Feedback::Next Feedback::note(const ProgramPtr& program, const Step& step) {
     took_us_.clear();
     num_evicting_ = 0;
   }
-  if (took_us_.size() == kMostSteps) {
+  if (took_us_.size() == StepTimes::kMostSteps) {
     took_us_.erase(took_us_.begin());
   }
   took_us_.push_back(step.took_us);

@@ -338,7 +338,7 @@ TapePtr Session::open_tape() {
       report_.peak_bytes = std::max<Bytes>(report_.peak_bytes, step_peak_ + external_bytes_);
     }
     step_peak_ = device_.held_bytes();
-    if (!programs_.empty() && feedback(programs_.front()->trace()).starts_clean()) {
+    if (!programs_.empty() && learnt(programs_.front()->trace()).feedback.starts_clean()) {
       device_.release_cached();
     }
   }

@@ -17,6 +17,7 @@
 #include "plan/cost_model.h"
 #include "program.h"
 #include "report.h"
+#include "step_times.h"
 #include "swap/swap_engine.h"
 #include "tape.h"
 
@@ -138,8 +139,10 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   void learn_costs();
   void measure_link();
   void warn_pageable();
+  struct Learnt;
+  Learnt& learnt(const Trace& trace);
   Feedback::Next note_followed(const Tape::Outcome& outcome);
-  Feedback& feedback(const Trace& trace);
+  void note_times(Tape::Outcome& outcome);
   void publish(const Tape::Outcome& outcome);
   void publish_off_step();
   void plan(Bytes entry_bytes);
@@ -179,7 +182,13 @@ class TORCHLMS_EXPORT Session : public std::enable_shared_from_this<Session> {
   CostModel costs_;
   bool knows_out_cost_ = false;
   bool knows_in_cost_ = false;
-  std::map<uint64_t, Feedback> feedback_; // of programs_, by Trace::signature()
+  struct Learnt { // of the steps of one program
+    Feedback feedback;
+    StepTimes times = {};
+    ProgramPtr followed = nullptr; // by the last one
+    double predicted_us = 0; // the next one, if it follows the same
+  };
+  std::map<uint64_t, Learnt> learnt_; // of programs_, by Trace::signature()
   int64_t num_evictions_ = 0; // up to the step that ended last
   int64_t num_steps_ = 0;
   int64_t num_captures_ = 0; // scopes in which the device recorded the work instead of doing it

@@ -7,6 +7,7 @@
 
 #include "human.h"
 #include "plan/planner.h"
+#include "plan/simulator.h"
 #include "session.h"
 #include "trace/json.h"
 
@@ -78,6 +79,9 @@ void Session::learn(Tape::Outcome& outcome) {
     return;
   }
   latest_trace_ = std::make_shared<const Trace>(outcome.trace);
+  if (outcome.followed && !given_costs_ && !has_loaded_plan_) {
+    note_times(outcome);
+  }
   if (!outcome.followed) {
     recorded_.push_back({std::move(outcome.trace), std::move(outcome.geometry)});
     return;
@@ -99,12 +103,29 @@ Feedback::Next Session::note_followed(const Tape::Outcome& outcome) {
     return Feedback::Next::kStay;
   }
   remember(outcome.followed);
-  return outcome.was_watched ? Feedback::Next::kStay
-                             : feedback(outcome.followed->trace()).note(outcome.followed, step);
+  if (outcome.was_watched) {
+    return Feedback::Next::kStay;
+  }
+  Learnt& learnt = this->learnt(outcome.followed->trace());
+  if (std::exchange(learnt.followed, outcome.followed) != outcome.followed) {
+    learnt.predicted_us = outcome.followed->plan().predicted_step_us;
+  }
+  return learnt.feedback.note(outcome.followed, step);
 }
 
-Feedback& Session::feedback(const Trace& trace) {
-  return feedback_.try_emplace(trace.signature(), plan_policy(options_.policy)).first->second;
+// Leaves the outcome with the times of several steps, for the next plan, and says what they make of this one.
+void Session::note_times(Tape::Outcome& outcome) {
+  Learnt& learnt = this->learnt(outcome.followed->trace());
+  learnt.times.note(outcome.trace);
+  learnt.times.apply(outcome.trace);
+  Trace planned = outcome.followed->trace();
+  if (learnt.times.apply(planned)) {
+    learnt.predicted_us = simulate(planned, outcome.followed->plan(), costs_).step_us;
+  }
+}
+
+Session::Learnt& Session::learnt(const Trace& trace) {
+  return learnt_.try_emplace(trace.signature(), Feedback(plan_policy(options_.policy))).first->second;
 }
 
 void Session::publish(const Tape::Outcome& outcome) {
@@ -141,15 +162,17 @@ void Session::publish(const Tape::Outcome& outcome) {
   if (outcome.followed) {
     const Plan& plan = outcome.followed->plan();
     report.predicted_peak_bytes = plan.predicted_peak_bytes;
-    report.predicted_step_us = plan.predicted_step_us;
     report.lower_bound_us = plan.lower_bound_us;
     report.floor_bytes = plan.floor_bytes;
     report.floor_op = plan.floor_op;
     if (plan.num_unmet_demands > 0) {
       report.not_planned["demanded by policy_fn, and cannot be"] += plan.num_unmet_demands;
     }
+    report.predicted_step_us = plan.predicted_step_us;
     if (!outcome.was_watched) {
-      report.measured_step_us = feedback(outcome.followed->trace()).measured_us();
+      const Learnt& learnt = this->learnt(outcome.followed->trace());
+      report.predicted_step_us = learnt.predicted_us;
+      report.measured_step_us = learnt.feedback.measured_us();
     }
   } else {
     report.measured_step_us = outcome.step_us + outcome.stall_us;
@@ -180,7 +203,7 @@ void Session::plan(Bytes entry_bytes) {
   }
   plan_us_ = wanted.empty() ? plan_us_ : 0;
   for (Recorded& recorded : wanted) {
-    Feedback& feedback = this->feedback(recorded.trace);
+    Feedback& feedback = learnt(recorded.trace).feedback;
     remember(
         recorded.tries_others
             ? feedback.choose([&](PlanPolicy policy) {
@@ -254,7 +277,7 @@ void Session::remember(ProgramPtr program) {
     programs_.insert(programs_.begin(), std::move(program));
     programs_.resize(std::min(programs_.size(), kMostPrograms));
   }
-  std::erase_if(feedback_, [&](const auto& entry) {
+  std::erase_if(learnt_, [&](const auto& entry) {
     return std::none_of(programs_.begin(), programs_.end(), [&](const ProgramPtr& known) {
       return known->trace().signature() == entry.first;
     });

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -108,3 +110,28 @@ def test_a_report_between_a_forward_that_took_a_gradient_and_its_backward_ends_n
     report = lms.report().to_dict()
     assert report["step"] == 1
     assert report["unlimited_peak_bytes"] > 0
+
+
+def test_the_prediction_of_a_step_follows_ops_that_have_become_slower() -> None:
+    lms, scope = scopes()
+    model = ConvStack()
+    images = seeded(2, 3, 16, 16)
+    asleep_s = 0.0
+    model.register_forward_hook(lambda *_: time.sleep(asleep_s))
+
+    def predicted_s() -> float:
+        with scope():
+            loss = model(images).sum()
+        loss.backward()
+        report = lms.report().to_dict()
+        return (report["predicted_step_us"] or 0) / 1e6
+
+    for _ in range(24):  # whatever plans there are to try were tried
+        before_s = predicted_s()
+    plan = lms.plan().to_dict()
+    asleep_s = 4 * before_s + 0.1
+    assert predicted_s() < asleep_s  # which was made before that step ran
+    for _ in range(8):
+        slow_s = predicted_s()
+    assert slow_s >= asleep_s
+    assert lms.plan().to_dict() == plan
