@@ -16,7 +16,7 @@ from methods import AUTO, PLAIN, PLAIN_AGAIN, Attempt, Job
 NUM_COMPARED_STEPS = 3  # one that records, one that follows the plan, one more for its correction
 MOST_FIRST_STEPS = 12
 STEPS_OF_A_SETTLED_PLAN = 3
-MOST_LEARNING_S = 20.0  # of a single policy, which has a few plans to try where memory is fragmented
+MOST_LEARNING_S = 20.0  # of a single policy, which has few plans to try
 PLAN = ("predicted_peak_bytes", "kept_bytes", "swapped_bytes", "recomputed_bytes")
 SPAWNED_AT_ONCE = 4
 
