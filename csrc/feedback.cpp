@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "median.h"
 #include "step_times.h"
 
 namespace torchlms {
@@ -129,12 +130,7 @@ void Feedback::add_others(const MakeFn& make) {
 
 double Feedback::measured_us() const {
   std::vector<double> samples = took_us_;
-  if (samples.empty()) {
-    return 0;
-  }
-  const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
-  std::nth_element(samples.begin(), middle, samples.end());
-  return *middle;
+  return samples.empty() ? 0 : median(samples);
 }
 
 } // namespace torchlms

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "median.h"
 #include "signature.h"
 
 namespace torchlms {
@@ -18,12 +19,6 @@ uint64_t signature_of(const Trace& trace) {
     signature = mix(signature, static_cast<uint64_t>(event.subject));
   }
   return signature;
-}
-
-double median(std::vector<double>& samples) {
-  const auto middle = samples.begin() + static_cast<ptrdiff_t>(samples.size() / 2);
-  std::nth_element(samples.begin(), middle, samples.end());
-  return samples.size() % 2 == 1 ? *middle : (*middle + *std::max_element(samples.begin(), middle)) / 2;
 }
 
 } // namespace

@@ -76,10 +76,13 @@ Maker maker(double automatic, double swap, double recompute, double hybrid) {
 TEST(Feedback, APlanThatTakesWhatWasPredictedStays) {
   Feedback feedback(PlanPolicy::kAuto);
   const ProgramPtr program = predicted(100);
+  EXPECT_EQ(feedback.measured_us(), 0);
   for (const double took_us : {104.0, 96.0, 130.0}) { // the third tells no more of the plan
     EXPECT_EQ(feedback.note(program, step(took_us)), Next::kStay);
   }
   EXPECT_EQ(feedback.measured_us(), 104);
+  EXPECT_EQ(feedback.note(program, step(110)), Next::kStay);
+  EXPECT_EQ(feedback.measured_us(), 107);
 }
 
 TEST(Feedback, APlanIsMadeAnewAfterItsFirstStepAndAfterTheSecondOfTheNext) {
