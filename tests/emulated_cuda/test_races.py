@@ -268,3 +268,15 @@ def test_the_same_program_done_right_is_silent(program: Program) -> None:
     program(True)
     torch.cuda.synchronize()
     assert bed.races() == []
+
+
+def test_what_the_host_does_with_pageable_memory_is_its_own_affair() -> None:
+    """Nobody sees it write there, nor that the memory is freed and means something else."""
+    host = torch.empty(N, device="cuda").cpu()
+    host.fill_(3)
+    result = host.to("cuda") * 2
+    with torch.cuda.stream(torch.cuda.Stream()):
+        host.copy_(filled())
+    assert result.cpu().eq(6).all()
+    torch.cuda.synchronize()
+    assert bed.races() == []

@@ -50,7 +50,8 @@ void count(const Place& to, const Place& from, uint64_t bytes) {
 }
 
 // Pageable memory is staged, as on a real device: a copy from it has read it when the call returns, and
-// a copy to it is complete then.
+// a copy to it is complete then. So nothing later can be in conflict with either, and since nobody sees what the
+// host does with pageable memory, nothing is remembered of its content.
 cudaError_t copy(char* to, const char* from, uint64_t bytes, cudaMemcpyKind kind, Stream& stream) {
   const Place to_place = place_of(to);
   const Place from_place = place_of(from);
@@ -58,7 +59,10 @@ cudaError_t copy(char* to, const char* from, uint64_t bytes, cudaMemcpyKind kind
   REQUIRE(inside(to_place, to, bytes) && inside(from_place, from, bytes), cudaErrorInvalidValue);
   count(to_place, from_place, bytes);
   Work work;
-  work.accesses = {{from, bytes, false}, {to, bytes, true}};
+  if (from_place.where != Where::kPageable)
+    work.accesses.push_back({from, bytes, false});
+  if (to_place.where != Where::kPageable)
+    work.accesses.push_back({to, bytes, true});
   to = to_place.view;
   from = from_place.view;
   if (to_place.where == Where::kDevice && from_place.where == Where::kDevice) {
